@@ -173,8 +173,7 @@ struct bench {
     std::vector<double> ns(servers.size()), positions(servers.size());
     for (const auto& each : run.outcomes) {
       ns[each.access] += static_cast<double>(each.done_ns - each.first_token_ns);
-      positions[each.access] +=
-          static_cast<double>(each.token_ids.size()) - (each.finish == "end_of_text" ? 0.0 : 1.0);
+      positions[each.access] += static_cast<double>(actors::further_tokens(each));
     }
     double mean = 0;
     for (std::size_t m = 0; m < servers.size(); ++m)

@@ -89,9 +89,9 @@ struct times {
 times mean_times(const outcome& of, double dilation) {
   times mean;
   for (const auto& each : of.answers) {
-    const auto n = static_cast<double>(each.token_ids.size());
+    const auto n = static_cast<double>(actors::further_tokens(each));
     const auto ms = [&](std::int64_t ns) { return static_cast<double>(ns) * 1e-6 / dilation; };
-    mean.token_ms += ms(each.done_ns - each.first_token_ns) / std::max(1.0, n - 1);
+    mean.token_ms += ms(each.done_ns - each.first_token_ns) / std::max(1.0, n);
     mean.first_ms += ms(each.first_token_ns - each.arrival_ns);
   }
   const auto n = static_cast<double>(of.answers.size());

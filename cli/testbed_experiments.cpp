@@ -124,6 +124,7 @@ void print_json(const testbed_request& asked, const std::vector<tb::measured_exp
          {"measured",
           one.value ? nlohmann::ordered_json(one.value->median) : nlohmann::ordered_json(nullptr)},
          {"clusters", one.value ? one.value->n : 0},
+         {"agrees_from", tb::rule_of(*one.about)},
          {"order", tb::to_string(one.ordering)},
          {"near", one.number_agrees ? nlohmann::ordered_json(*one.number_agrees)
                                     : nlohmann::ordered_json(nullptr)}});
@@ -173,6 +174,60 @@ result<void> run(const experiment_options& options) {
   return {};
 }
 
+struct page_options {
+  std::string folder;
+  bool json = false;
+};
+
+/// What an earlier run left, by today's tables and sentences; nothing is measured, and rows stay as they are.
+result<void> rewrite_page(const page_options& options) {
+  const auto folder = existing_folder(options.folder, "FOLDER");
+  if (!folder) return folder.error();
+  auto settings = tb::read_settings(*folder);
+  if (!settings) return settings.error();
+  const auto lock = tb::folder_lock::take(*folder);
+  if (!lock) return lock.error();
+  testbed_request asked;
+  asked.folder = *folder;
+  asked.settings = std::move(*settings);
+  std::vector<tb::measured_experiment> all;
+  for (const auto& one : tb::experiments()) {
+    tb::rows_of_experiment rows(one, tb::scale_of(asked.settings));
+    if (auto read = tb::read_rows(*folder, tb::digest_of(asked.settings), rows); !read) return read;
+    if (auto in_order = rows.in_order(); !in_order.empty()) {
+      all.push_back({&one, std::move(in_order)});
+      asked.experiments.push_back(&one);
+    }
+  }
+  if (all.empty())
+    return error{errc::not_found,
+                 fmt::format("{}: found no rows; measure some with `ordermoe testbed all --out {}`",
+                             folder->string(), folder->string())};
+  if (auto written = write_page(asked, all); !written) return written;
+  if (options.json)
+    print_json(asked, all);
+  else
+    print_text(asked, all);
+  return {};
+}
+
+void add_page(CLI::App& parent) {
+  auto& command = *parent.add_subcommand(
+      "page", "Write report.html and the figures of a folder again, from its rows");
+  auto options = std::make_shared<page_options>();
+  command
+      .add_option("FOLDER", options->folder,
+                  "Folder of an experiment, whichever build measured its rows")
+      ->type_name(folder_value)
+      ->required();
+  command.add_flag("--json", options->json, "Print settings, rows and findings as JSON");
+  command.footer(
+      "Example:\n  ordermoe testbed load --model data/models/lineage --quick --out testbed-quick\n "
+      " "
+      "ordermoe testbed page testbed-quick");
+  set_body(command, [options] { return rewrite_page(*options); });
+}
+
 void add_numbers(CLI::App& command, experiment_options& options) {
   auto& load = options.load;
   command.add_option("--seeds", options.seeds, "Clusters to draw; --quick: 1")
@@ -207,9 +262,14 @@ void add_numbers(CLI::App& command, experiment_options& options) {
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
   command
-      .add_option("--tuning-texts", load.tuning_texts,
-                  "Texts that budgets are tuned on, of the model's; 0: all; --quick: 8")
+      .add_option(
+          "--tuning-texts", load.tuning_texts,
+          "Texts that budgets are tuned on, of the model's, two at least; 0: all; --quick: 8")
       ->check(whole_from(0, 100'000))
+      ->check([](const std::string& given) {
+        return std::string(
+            given == "1" ? "how texts differ says how sure a loss is: give 2 or more, or 0" : "");
+      })
       ->capture_default_str();
   command
       .add_option("--sla-ms", load.sla_ms,
@@ -258,6 +318,7 @@ void add_experiments(CLI::App& parent) {
     add_one(parent, std::string(one.name), question);
   }
   add_one(parent, "all", "Every experiment, and one report of all of them");
+  add_page(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -205,7 +205,7 @@ result<nlohmann::ordered_json> origin_of(const setup::world& loaded) {
   return nlohmann::ordered_json{
       {"build", build.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(build)},
       {"evaluation_data", sha256_hex(evaluation)},
-      {"tuning_texts", sha256_hex(json_text(nlohmann::json(loaded.tuning_texts)))}};
+      {"tuning_text_digest", sha256_hex(json_text(nlohmann::json(loaded.tuning_texts)))}};
 }
 
 result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,

@@ -302,9 +302,9 @@ void job::count(choice& of) {
   figures.recent_answer_s += share_of_new * (whole - figures.recent_answer_s);
   if (outcome.first_token_ns <= 0) return;
   figures.first_token.add(waited_s_ + seconds(outcome.first_token_ns - outcome.arrival_ns));
-  if (n > 1)
+  if (const auto further = actors::further_tokens(outcome); further > 0)
     figures.per_token.add(seconds(outcome.done_ns - outcome.first_token_ns) /
-                          static_cast<double>(n - 1));
+                          static_cast<double>(further));
 }
 
 // ------------------------------------------------------------------------------------- what goes wrong

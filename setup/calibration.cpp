@@ -78,6 +78,12 @@ std::optional<error> unfit(const planning::profile& content, const model::model_
                              "of {} at least; {}",
                              content.model_name, content.calibration_tokens,
                              least_calibration_tokens, remedy)};
+  if (content.texts.size() == 1)
+    return error{
+        errc::out_of_range,
+        fmt::format("the profile of {} has one text to tune quality budgets on, they need two "
+                    "at least, since how texts differ says how sure a loss is; {}",
+                    content.model_name, remedy)};
   const double blind = std::log(static_cast<double>(shape.vocab_size));
   if (content.baseline_nats > most_of_a_blind_guess * blind)
     return error{

@@ -57,7 +57,7 @@ inline constexpr std::size_t least_calibration_tokens = 256;
 inline constexpr double most_of_a_blind_guess = 0.9;
 
 /// Why a quality budget must not depend on the profile, with the remedy: it is of too few tokens,
-/// or of a text that does not fit the model. Nothing where it may. Codes: out_of_range, mismatch.
+/// has one text alone to tune on, or is of a text that does not fit the model. Nothing where it may. Codes: out_of_range, mismatch.
 std::optional<error> unfit(const planning::profile& content, const model::model_config& shape);
 
 /// Why a budget must not be tuned on these texts: they cost the model more than half again what

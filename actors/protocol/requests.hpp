@@ -99,6 +99,13 @@ struct request_outcome {
   std::vector<float> final_hidden;
 };
 
+/// New tokens behind the first one that were computed, the end of the text among them, which no answer shows: what the time from
+/// first_token_ns to done_ns is of.
+inline std::size_t further_tokens(const request_outcome& of) {
+  const std::size_t shown = of.token_ids.size(), end = of.finish == "end_of_text" ? 1 : 0;
+  return shown + end > 0 ? shown + end - 1 : 0;
+}
+
 /// Where an answer goes. Called by the actors' threads on the wall clock, by the driving thread in virtual
 /// time; must return soon and not wait for the service.
 struct answer_sink {

@@ -48,9 +48,9 @@ void account_times(const run_result& answered, strategy_report& report) {
     report.new_tokens += n;
     latency.push_back(milliseconds(answer.done_ns - answer.arrival_ns));
     if (n > 0) ttft.push_back(milliseconds(answer.first_token_ns - answer.arrival_ns));
-    if (n > 1)
+    if (const auto further = further_tokens(answer); further > 0)
       tpot.push_back(milliseconds(answer.done_ns - answer.first_token_ns) /
-                     static_cast<double>(n - 1));
+                     static_cast<double>(further));
   }
   report.latency_ms = spread_of(std::move(latency));
   report.ttft_ms = spread_of(std::move(ttft));

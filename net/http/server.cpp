@@ -10,6 +10,7 @@
 #include <boost/asio/ssl/context.hpp>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -185,14 +186,15 @@ class http_server::content {
     if (problem) return;
     ++side_.figures.accepted;
     // A crowd is not given a handshake each only to be turned away.
-    const bool is_full = connections_.size() >= options_.limits.connections;
-    if (is_full && tls_) return;
+    const bool is_full = connections_.size() - turned_away_.size() >= options_.limits.connections;
+    if (is_full && (tls_ || turned_away_.size() >= options_.limits.connections)) return;
     const auto made = std::make_shared<connection>(
         side_,
         tls_ ? http_detail::accepted_tls_stream(std::move(socket), *tls_)
              : http_detail::plain_stream(std::move(socket)),
         peer.address().to_string());
     connections_[made.get()] = made;
+    if (is_full) turned_away_.insert(made.get());
     if (is_full)
       made->refuse(503, fmt::format("{} connections are open, no more are taken; try again later",
                                     options_.limits.connections));
@@ -200,7 +202,10 @@ class http_server::content {
       made->open();
   }
 
-  void forget(const connection* of) { connections_.erase(of); }
+  void forget(const connection* of) {
+    connections_.erase(of);
+    turned_away_.erase(of);
+  }
 
   http_server_options options_;
   http_handler handler_;
@@ -211,6 +216,8 @@ class http_server::content {
   asio::steady_timer accept_timer_{io_};
   http_detail::server_side side_;
   std::map<const connection*, std::shared_ptr<connection>> connections_;
+  /// Those of them that are only told so, and take nobody's place; as many more at most.
+  std::set<const connection*> turned_away_;
   address listens_at_;
   bool stops_ = false;  ///< Of the thread.
   std::mutex posted_mutex_;

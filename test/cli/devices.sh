@@ -11,7 +11,10 @@ printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompt
 sed '/^name = "s1"/a device = "libtorch:cpu"' three.toml >mixed.toml
 sed '/^name = "s[0-9]"/a device = "libtorch:cpu"' three.toml >torch.toml
 sed 's/libtorch:cpu/gpu/' mixed.toml >gpu.toml
-run=("$ordermoe" run --model "$model" --prompts prompts.jsonl --strategy exact --max-new-tokens 12)
+whole=("$ordermoe" run --model "$model" --prompts prompts.jsonl --strategy exact --max-new-tokens 12)
+# What is said here depends on no plan: it is sought and tried as little as can be.
+quick=(--search-steps 200 --trial-requests 4)
+run=("${whole[@]}" "${quick[@]}")
 
 # ----------------------------------------------------------------------------------------- in one process
 
@@ -28,7 +31,7 @@ expect "and their scores" 0 '2 kinds of device' "$ordermoe" eval --model "$model
 
 expect "logits are the device's" 0 '"shape"|tokens|logits' "$ordermoe" model logits --model "$model" --ids 1,2,3 --device libtorch:cpu --out logits.npy --json
 # What is exact on one kind of device is that device's reference, id for id.
-"${run[@]}" --cluster three.toml --device libtorch:cpu --json 2>/dev/null | python3 -c 'import json, sys
+"${whole[@]}" --cluster three.toml --device libtorch:cpu --json 2>/dev/null | python3 -c 'import json, sys
 for each in json.load(sys.stdin)["strategies"][0]["answers"]: print(each["token_ids"])' >servers.txt
 "$ordermoe" run --model "$model" --prompts prompts.jsonl --max-new-tokens 12 --mode reference --device libtorch:cpu --json 2>/dev/null | python3 -c 'import json, sys
 for each in json.load(sys.stdin)["answers"]: print(each["token_ids"])' >reference.txt
@@ -36,7 +39,7 @@ for each in json.load(sys.stdin)["answers"]: print(each["token_ids"])' >referenc
 
 # -------------------------------------------------------------------------------------------- processes
 
-prepare=("$ordermoe" cluster prepare --model "$model" --strategy exact --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400)
+prepare=("$ordermoe" cluster prepare --model "$model" --strategy exact "${quick[@]}" --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400)
 "${prepare[@]}" --cluster mixed.toml --dir hosts >/dev/null 2>&1 || fail "hosts of several kinds are prepared"
 expect "a check of the folder says what is mixed" 0 'warning: .*2 kinds of device' "$ordermoe" cluster check --dir hosts
 expect "and what each computes on" 0 '"device": "libtorch:cpu"' "$ordermoe" cluster check --dir hosts --json
@@ -46,7 +49,7 @@ expect "a node on another kind than all are told is refused" 2 's1 .*expected on
 sed '/^name = "s1"/a device = "libtorch:cuda:7"' three.toml >far.toml
 expect "a plan is made where the devices are not" 0 's1' "${prepare[@]}" --cluster far.toml --dir far
 
-up() { "$ordermoe" cluster up --model "$model" --strategy exact --max-positions 400 --threads 1 --port "$(ports 8)" --cluster "$1" --dir "$2"; }
+up() { "$ordermoe" cluster up --model "$model" --strategy exact "${quick[@]}" --max-positions 400 --threads 1 --port "$(ports 8)" --cluster "$1" --dir "$2"; }
 address_of() { sed -n 's/^listen = \["\(.*\)"\]/\1/p' "$1/nodes/s0/node.toml"; }
 up mixed.toml edge >up.log 2>&1 || fail "a cluster of several kinds comes up: $(tail -n 3 up.log)"
 expect "its status says so" 0 '2 kinds of device' "$ordermoe" cluster status --dir edge

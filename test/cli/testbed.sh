@@ -11,6 +11,7 @@ thresholds() { "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 "$@"; }
 expect "unknown experiments are refused" 2 'tresholds' "$ordermoe" testbed tresholds --out x
 expect "a folder is needed" 2 '--out is required' "$ordermoe" testbed thresholds --model "$model"
 expect "no seeds are refused" 2 '--seeds: found' thresholds --seeds 0 --out x
+expect "one tuning text is refused" 2 '--tuning-texts: .*give 2 or more' thresholds --tuning-texts 1 --out x
 expect "an SLA that is no number is refused" 2 '--sla-ms: found' thresholds --sla-ms soon --out x
 expect "a file is no folder" 1 'settings.json|folder' thresholds --out "$model/config.json"
 [[ ! -e x ]] || fail "refused commands leave a folder"
@@ -52,6 +53,15 @@ expect "and so is the whole in a quick folder" 2 'settings.json: quick: found tr
 grep -q '^ "build": ' before/settings.json || fail "settings do not say which build measures"
 sed -i 's/^ "build": .*/ "build": "another",/' before/settings.json
 expect "nor are rows of two builds mixed" 2 'before/settings.json: build: found "another", expected' thresholds --out before
+rm before/report.html before/thresholds.svg before/thresholds.png
+cp before/thresholds.csv rows.csv
+expect "a page is written again, whichever build measured the rows" 0 'before/report\.html' "$ordermoe" testbed page before
+[[ -s before/report.html ]] || fail "there is no page again"
+cmp -s rows.csv before/thresholds.csv || fail "a page changes rows"
+expect "and as JSON" 0 '"agrees_from"' "$ordermoe" testbed page before --json
+mkdir nothing
+expect "not of a folder without any" 2 'nothing/settings\.json' "$ordermoe" testbed page nothing
+grep -q '^ "tuning_texts": 8,' before/settings.json || fail "settings do not say on how many texts budgets are tuned"
 cp -r "$data" data
 echo >>data/eval/held-out.txt
 expect "nor rows of other texts" 2 'killed/settings.json: evaluation_data: found' env ORDERMOE_DATA="$work/data" \

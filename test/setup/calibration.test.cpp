@@ -186,6 +186,18 @@ BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_handful_of_tokens) {
   BOOST_TEST(problem->message.find("256") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(no_budget_is_tuned_on_one_text_of_a_profile) {
+  auto made = calibrated(own_text(6));
+  made.texts.resize(2);
+  BOOST_TEST(!setup::unfit(made, lineage()->config()).has_value());
+  made.texts.resize(1);
+  const auto problem = setup::unfit(made, lineage()->config());
+  BOOST_REQUIRE(problem.has_value());
+  BOOST_TEST((problem->code == errc::out_of_range));
+  BOOST_TEST(problem->message.find("one text") != std::string::npos);
+  BOOST_TEST(problem->message.find("ordermoe calibrate --text") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(a_budget_is_not_tuned_on_texts_that_cost_far_more_than_the_profiles) {
   const auto made = calibrated(own_text(6));
   BOOST_TEST(!setup::unfit(own_text(8), made, *lineage()).has_value());

@@ -1,5 +1,7 @@
 #include "bench/experiments/testbed/claim.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -149,7 +151,8 @@ class one_cluster {
     for (const auto part : parts) {
       if (part == about_.first.without) continue;
       const auto value = at({{}, part, {}, false});
-      if (value && (!worst || *value > *worst)) worst = value;
+      if (!value) return std::nullopt;
+      if (!worst || *value > *worst) worst = value;
     }
     return worst;
   }
@@ -198,6 +201,19 @@ verdict verdict_of(const claim& about, const interval& found) {
 }
 
 }  // namespace
+
+std::string rule_of(const claim& about) {
+  const auto low = about.bound - about.margin, high = about.bound + about.margin;
+  switch (about.side) {
+    case expected::below:
+      return fmt::format("{:g} or less", low);
+    case expected::above:
+      return fmt::format("{:g} or more", high);
+    case expected::about:
+      break;
+  }
+  return fmt::format("{:g} to {:g}", low, high);
+}
 
 const char* to_string(verdict found) {
   switch (found) {

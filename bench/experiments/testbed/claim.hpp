@@ -25,9 +25,9 @@ enum class measure {
   ratio,          ///< First over second.
   difference,     ///< First less second.
   to_best_rival,  ///< First over the best of those that the paper compares with; of another than `paper`, of all others that lost no more than the budget.
-  to_worst_part,  ///< First over the worst of the other ablations.
-  growth,         ///< First over second, over the same of `rival`.
-  to_curve        ///< First's latency over that of fixed thresholds at its increase of perplexity.
+  to_worst_part,  ///< First over the worst of the other ablations; nothing before all of them were measured.
+  growth,   ///< First over second, over the same of `rival`.
+  to_curve  ///< First's latency over that of fixed thresholds at its increase of perplexity.
 };
 enum class expected { below, above, about };
 
@@ -46,6 +46,9 @@ struct claim {
 };
 
 std::span<const claim> claims();
+
+/// Where all of the interval has to be for it to agree: "0.99 or less", "1.01 or more", "0.97 to 1.03".
+std::string rule_of(const claim& about);
 
 enum class verdict { agrees, disagrees, undecided, unmeasured };
 const char* to_string(verdict found);

@@ -79,7 +79,7 @@ std::vector<std::string> settings_that_differ(const std::vector<measured_model>&
   std::set<std::string> names;
   for (const auto& model : all)
     for (const auto& [name, value] : model.asked.items())
-      if (!name.starts_with("model") && name != "profile" && name != "tuning_texts")
+      if (!name.starts_with("model") && name != "profile" && name != "tuning_text_digest")
         names.insert(name);
   std::vector<std::string> told;
   const auto compare = [&](const std::string& name, const auto& text_of_model) {
@@ -101,20 +101,11 @@ std::vector<std::string> settings_that_differ(const std::vector<measured_model>&
 }  // namespace
 
 result<measured_model> read_measured_model(const std::filesystem::path& folder) {
-  const auto path = folder / "settings.json";
-  const auto text = read_file(path);
-  if (!text) return text.error();
+  auto asked = read_settings(folder);
+  if (!asked) return asked.error();
   measured_model made;
-  made.asked = settings::parse(*text, nullptr, false);
-  if (!made.asked.is_object())
-    return error{errc::malformed,
-                 fmt::format("{}: found no JSON object, expected the settings of a testbed; name a "
-                             "folder of `ordermoe testbed overall`",
-                             path.string())};
-  const auto* of = find_experiment(experiment_name);
-  const auto quick = made.asked.find("quick");
-  const bool is_quick = quick != made.asked.end() && quick->is_boolean() && quick->get<bool>();
-  rows_of_experiment rows(*of, is_quick ? scale::quick : scale::whole);
+  made.asked = std::move(*asked);
+  rows_of_experiment rows(*find_experiment(experiment_name), scale_of(made.asked));
   if (auto done = read_rows(folder, digest_of(made.asked), rows); !done) return done.error();
   made.rows = rows.in_order();
   if (made.rows.empty())

@@ -29,7 +29,8 @@ text_table table_of_map(const measured_experiment& content) {
                "saved of the fastest exact latency, %",
                "by pruning alone, %",
                "the fastest exact",
-               "perplexity above the model's own, %",
+               "perplexity above that of exact plans, %",
+               "the same of static-pruning",
                "an exact rival's plan",
                "a core of what pruning keeps"};
   for (const auto& one : map_of(*content.of, content.rows)) {
@@ -41,6 +42,7 @@ text_table table_of_map(const measured_experiment& content) {
     made.body.push_back({one.setting, fmt::format("{:g}", one.where.percent),
                          shown(one.saved_percent), shown(one.saved_by_pruning_percent),
                          std::move(exact), shown(one.increase_percent),
+                         shown(one.increase_by_pruning_percent),
                          fmt::format("{} of {}{}", one.n_rival_forms, one.n_clusters,
                                      one.n_pruned_forms > 0
                                          ? fmt::format(", static-pruning's {}", one.n_pruned_forms)
@@ -129,22 +131,22 @@ std::string claims_html(const std::vector<judgement>& found) {
       "number where the paper has one. Numbers are ratios of the two that are compared, or the "
       "value itself, as the finding says; absolute times and bytes of other hardware are not "
       "compared. n: clusters that the finding was measured on; of fewer than six the interval is "
-      "their range, and of one there is none. <b>agrees</b>: the whole interval is on the side "
-      "that the "
-      "paper says, by one per cent where two are compared; <b>undecided</b>: the interval is on "
-      "both sides or too near; "
+      "their range, and of one there is none. <b>agrees</b>: the whole interval is where the "
+      "column beside it says, <b>disagrees</b>: none of it is, and it is as far on the other side "
+      "of the bound; <b>undecided</b>: the interval is on both sides or too near; "
       "<b>near</b>: the paper's number is in the interval or within a tenth. Why is what the "
       "methods' rules make likely, and was not measured.</p>\n"
       "<div class=\"wide\"><table>\n<thead><tr><th>figure</th><th>finding</th><th>judged</th>"
-      "<th>the paper's</th><th>measured</th><th>order</th><th>number</th><th>likely why</th></tr>"
+      "<th>the paper's</th><th>agrees "
+      "from</th><th>measured</th><th>order</th><th>number</th><th>likely why</th></tr>"
       "</thead>\n<tbody>\n";
   for (const auto& one : found) {
     const auto* near = !one.number_agrees ? "-" : *one.number_agrees ? "near" : "not near";
     out += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td "
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td "
         "class=\"{}\">{}</td><td>{}</td><td>{}</td></tr>\n",
         escaped(one.about->figure), escaped(one.about->says), escaped(one.subject),
-        number(one.about->published), escaped(shown_with_n(one.value)),
+        number(one.about->published), rule_of(*one.about), escaped(shown_with_n(one.value)),
         one.ordering == verdict::agrees      ? "yes"
         : one.ordering == verdict::disagrees ? "no"
                                              : "open",
@@ -251,7 +253,7 @@ std::string judgement_text(const judgement& one) {
   text += fmt::format(" {}", shown(one.value));
   if (one.value)
     text += fmt::format(" on {} cluster{}", one.value->n, one.value->n == 1 ? "" : "s");
-  text += fmt::format(": {}", to_string(one.ordering));
+  text += fmt::format(": {} ({})", to_string(one.ordering), rule_of(*one.about));
   if (one.number_agrees)
     text += *one.number_agrees ? ", and near the number" : ", and not near the number";
   return text + ".";

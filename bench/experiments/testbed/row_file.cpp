@@ -56,6 +56,25 @@ result<void> make_folder(const fs::path& folder) {
                                      failed.message())};
 }
 
+result<settings> read_settings(const fs::path& folder) {
+  const auto path = folder / "settings.json";
+  const auto text = read_file(path);
+  if (!text) return text.error();
+  auto found = settings::parse(*text, nullptr, false);
+  if (!found.is_object())
+    return error{errc::malformed,
+                 fmt::format("{}: found no JSON object, expected the settings of a testbed; name "
+                             "another folder",
+                             path.string())};
+  return found;
+}
+
+scale scale_of(const settings& asked) {
+  const auto quick = asked.find("quick");
+  const bool is_quick = quick != asked.end() && quick->is_boolean() && quick->get<bool>();
+  return is_quick ? scale::quick : scale::whole;
+}
+
 result<void> claim_folder(const fs::path& folder, const settings& asked) {
   const auto path = folder / "settings.json";
   if (!is_there(path)) {
@@ -68,15 +87,9 @@ result<void> claim_folder(const fs::path& folder, const settings& asked) {
                                  folder.string(), named(one, "csv"))};
     return write_file(path, asked.dump(1) + "\n");
   }
-  const auto text = read_file(path);
-  if (!text) return text.error();
-  const auto found = json::parse(*text, nullptr, false);
-  if (!found.is_object())
-    return error{errc::malformed,
-                 fmt::format("{}: found no JSON object, expected the settings of a testbed; give "
-                             "--out another name",
-                             path.string())};
-  const auto other = difference_of(found, asked);
+  const auto found = read_settings(folder);
+  if (!found) return found.error();
+  const auto other = difference_of(*found, asked);
   if (!other.empty())
     return error{errc::mismatch,
                  fmt::format("{}: {}; what was measured with other settings cannot be continued: "

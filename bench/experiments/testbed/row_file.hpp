@@ -26,6 +26,11 @@ std::string digest_of(const settings& asked);
 /// Error: io.
 result<void> make_folder(const std::filesystem::path& folder);
 
+/// settings.json of a folder. Errors: io; malformed.
+result<settings> read_settings(const std::filesystem::path& folder);
+/// --quick or not.
+scale scale_of(const settings& asked);
+
 /// Whether the folder is new, and is made, or was begun with these settings, which are then in its settings.json. Errors: io; malformed;
 /// mismatch where a setting differs, which names it and both values.
 result<void> claim_folder(const std::filesystem::path& folder, const settings& asked);

@@ -40,7 +40,46 @@ struct exact_rows {
 
 struct of_budget {
   map_cell made;
-  std::vector<double> saved, saved_by_pruning, increases;
+  std::vector<double> saved, saved_by_pruning, increases, increases_by_pruning;
+};
+
+/// What a plan loses of its own model, in per cent: rows have it of the model as stored, exact plans of one precision all the same.
+class own_losses {
+ public:
+  explicit own_losses(const std::vector<row>& rows) {
+    for (const auto& each : rows)
+      if (is_exact_rival(each.what) && each[metric::increase_percent])
+        exact_.try_emplace(each.what.kept, *each[metric::increase_percent]);
+  }
+
+  std::optional<double> of(const row& measured) const {
+    const auto exact = exact_.find(measured.what.kept);
+    const auto& increase = measured[metric::increase_percent];
+    if (!increase || exact == exact_.end()) return std::nullopt;
+    // The same where it is the model as stored: no rounding is added to it.
+    if (exact->second == 0) return increase;
+    return 100 * ((100 + *increase) / (100 + exact->second) - 1);
+  }
+
+ private:
+  std::map<precision, double> exact_;
+};
+
+/// Settings in which more than the budget is lost, and the most that is.
+struct beyond {
+  std::size_t n = 0, of = 0;
+  double most = 0;
+
+  void take(const std::optional<interval>& lost, double percent) {
+    if (!lost) return;
+    ++of;
+    n += lost->median > percent;
+    most = std::max(most, lost->median);
+  }
+  std::string told() const {
+    return n == 0 ? fmt::format("in none of {}", of)
+                  : fmt::format("in {} of {} ({:.2f} % at most)", n, of, most);
+  }
 };
 
 struct counted {
@@ -74,6 +113,7 @@ std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows)
   std::map<std::string, exact_rows> exact;
   for (const auto& each : rows)
     if (is_exact_rival(each.what)) exact[place_name(of.swept, each.what)].take(each);
+  const own_losses losses(rows);
   std::vector<of_budget> found;
   for (const auto& each : rows) {
     if (each.what.strategy != "ordermoe" || is_exact_rival(each.what)) continue;
@@ -94,7 +134,7 @@ std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows)
     const bool is_ours =
         each.form == own_form || each.form == core_form || each.form == pruned_form;
     place->made.n_rival_forms += !each.form.empty() && !is_ours;
-    if (each[metric::increase_percent]) place->increases.push_back(*each[metric::increase_percent]);
+    if (const auto lost = losses.of(each)) place->increases.push_back(*lost);
     if (const auto saved = exact[setting].saved_by(each))
       place->saved.push_back(*saved);
     else
@@ -106,14 +146,16 @@ std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows)
     const auto place = std::ranges::find_if(found, [&](const of_budget& one) {
       return one.made.setting == setting && one.made.where.percent == each.what.percent;
     });
-    const auto saved = exact[setting].saved_by(each);
-    if (place != found.end() && saved) place->saved_by_pruning.push_back(*saved);
+    if (place == found.end()) continue;
+    if (const auto saved = exact[setting].saved_by(each)) place->saved_by_pruning.push_back(*saved);
+    if (const auto lost = losses.of(each)) place->increases_by_pruning.push_back(*lost);
   }
   std::vector<map_cell> cells;
   for (auto& each : found) {
     each.made.saved_percent = over_clusters(each.saved);
     each.made.saved_by_pruning_percent = over_clusters(each.saved_by_pruning);
     each.made.increase_percent = over_clusters(each.increases);
+    each.made.increase_by_pruning_percent = over_clusters(each.increases_by_pruning);
     cells.push_back(std::move(each.made));
   }
   return cells;
@@ -127,7 +169,10 @@ std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
   for (const auto& [percent, all] : by_budget) {
     std::size_t pays = 0, forms = 0, cores = 0, pruned_forms = 0, clusters = 0;
     counted pruned;
+    beyond lost, lost_by_pruning;
     for (const auto* cell : all) {
+      lost.take(cell->increase_percent, percent);
+      lost_by_pruning.take(cell->increase_by_pruning_percent, percent);
       if (const auto& saved = cell->saved_by_pruning_percent) {
         ++pruned.n;
         pruned.pays += saved->median > pays_from_percent;
@@ -144,12 +189,16 @@ std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
         "rival's plan on {} of {} clusters, chains of what pruning keeps, with the rest beside "
         "them, on {}{}. Pruning alone (static-pruning) saves as much in {} "
         "of "
-        "{}.",
+        "{}.{}",
         percent, pays_from_percent, pays, all.size(), shares(all, &setting_parts::memory),
         shares(all, &setting_parts::network), shares(all, &setting_parts::load), forms, clusters,
         cores,
         pruned_forms > 0 ? fmt::format(", and one of static-pruning on {}", pruned_forms) : "",
-        pruned.pays, pruned.n));
+        pruned.pays, pruned.n,
+        lost.of == 0
+            ? std::string()
+            : fmt::format(" More than {:g} % of perplexity was lost {}, by static-pruning {}.",
+                          percent, lost.told(), lost_by_pruning.told())));
   }
   return made;
 }

@@ -21,7 +21,10 @@ struct map_cell {
   std::optional<interval> saved_percent;
   /// As saved_percent, of `static-pruning` with the same budget: what leaving experts out for everybody saves by itself.
   std::optional<interval> saved_by_pruning_percent;
+  /// Perplexity above that of the model with its experts at the setting's precision, which is what a budget is of: above what exact plans
+  /// have there. Of clusters where that was measured.
   std::optional<interval> increase_percent;
+  std::optional<interval> increase_by_pruning_percent;  ///< Likewise, of `static-pruning`.
   std::string fastest_exact;  ///< On most clusters; the first by name of several. Empty: none fits.
   std::size_t n_clusters = 0;
   /// Clusters on which no exact plan fits, but one with the budget does.
@@ -36,7 +39,7 @@ std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows)
 /// How much must be saved to count as paying, in per cent.
 inline constexpr double pays_from_percent = 10;
 
-/// In how many settings it pays, and of which kind these are; a sentence a budget.
+/// In how many settings it pays, of which kind these are, and in how many more than the budget is lost; a sentence or more a budget.
 std::vector<std::string> map_sentences(const std::vector<map_cell>& cells);
 
 }  // namespace ordermoe::experiments::testbed

@@ -27,7 +27,7 @@ std::vector<row> two(const char* a, double percent_a, const std::vector<double>&
   return rows;
 }
 
-constexpr auto half_of_edgeshard = "Latency is about half of EdgeShard's.";
+constexpr auto half_of_edgeshard = "Latency is below EdgeShard's (published: about half).";
 
 }  // namespace
 
@@ -138,11 +138,26 @@ BOOST_AUTO_TEST_CASE(the_costliest_part_is_found_among_all) {
   };
   std::vector<row> rows{of("", {}, 7, 100), of("", 1, 7, 120), of("redundancy", {}, 7, 150),
                         of("", {}, 0, 180)};
+  // One of them was not measured: it may be the worst.
+  BOOST_TEST((judge(about, "paper", rows).ordering == verdict::unmeasured));
+  rows.push_back(of("dispersion", {}, 7, 110));
   BOOST_TEST(judge(about, "paper", rows).value->median == 1.2);
   rows[2][metric::latency_ms] = 360;
   const auto found = judge(about, "paper", rows);
   BOOST_TEST(found.value->median == 0.5);
   BOOST_TEST((found.ordering == verdict::disagrees));
+}
+
+BOOST_AUTO_TEST_CASE(every_rule_says_from_where_on_it_agrees) {
+  const auto rule = [](const char* experiment, const char* says) {
+    return rule_of(claim_that(experiment, says));
+  };
+  BOOST_TEST(rule("overall", half_of_edgeshard) == "0.99 or less");
+  BOOST_TEST(rule("overall", "Throughput is the highest.") == "1.01 or more");
+  BOOST_TEST(rule("horizon", "Beyond three layers latency stays.") == "0.97 to 1.03");
+  // Those that it is compared with get slower from where it gets faster.
+  BOOST_TEST(rule("servers", "So does MoE^2.") == "1.01 or more");
+  BOOST_TEST(rule("servers", "OrderMoE gets faster.") == "0.99 or less");
 }
 
 BOOST_AUTO_TEST_CASE(fixed_thresholds_are_a_curve) {

@@ -14,7 +14,8 @@ testbed::row timed(const char* strategy, double percent, double ratio, std::uint
                    double ms, const char* form = "") {
   auto what = at_main_budget(strategy, seed, percent);
   what.memory_ratio = ratio;
-  auto made = made_row(what, {{metric::latency_ms, ms}, {metric::increase_percent, 0.5}});
+  auto made = made_row(
+      what, {{metric::latency_ms, ms}, {metric::increase_percent, percent == 0 ? 0 : 0.5}});
   made.form = form;
   return made;
 }
@@ -68,6 +69,26 @@ BOOST_AUTO_TEST_CASE(a_budget_is_held_against_the_fastest_exact_plan_of_each_clu
   BOOST_TEST(cells[2].n_core_forms == 0u);
   BOOST_TEST(cells[2].n_rival_forms == 0u);
   BOOST_TEST(cells[2].fastest_exact.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_is_of_the_model_as_it_is_kept_there) {
+  const auto lossy = [](const char* strategy, double percent, double increase) {
+    auto made = timed(strategy, percent, 2, 11, 100);
+    made.what.kept = precision::int4;
+    made[metric::increase_percent] = increase;
+    return made;
+  };
+  const std::vector<testbed::row> all{lossy("exact", 0, 0.4), lossy("ordermoe", 1, 1.244),
+                                      lossy("static-pruning", 1, 1.5058)};
+  const auto cells = map_of(*find_experiment("map"), all);
+  BOOST_REQUIRE(cells.size() == 1u);
+  BOOST_TEST(cells[0].increase_percent->median == 100 * (1.01244 / 1.004 - 1),
+             boost::test_tools::tolerance(1e-9));
+  const auto said = map_sentences(cells);
+  BOOST_REQUIRE(said.size() == 1u);
+  BOOST_TEST(said[0].find("More than 1 % of perplexity was lost in none of 1, by static-pruning in "
+                          "1 of 1 (1.10 % at most).") != std::string::npos,
+             said[0]);
 }
 
 BOOST_AUTO_TEST_CASE(sentences_count_the_settings_that_an_exact_plan_fits) {

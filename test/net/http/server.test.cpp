@@ -255,6 +255,28 @@ BOOST_AUTO_TEST_CASE(a_crowd_is_turned_away) {
   BOOST_TEST(raw_client(running.at).all().starts_with("HTTP/1.1 503"));
 }
 
+BOOST_AUTO_TEST_CASE(whoever_is_turned_away_and_stays_takes_nobodys_place) {
+  http_server_options options;
+  options.limits.connections = 4;
+  const echo running(options);
+  std::vector<std::unique_ptr<raw_client>> clients;
+  for (int i = 0; i < 4; ++i) clients.push_back(std::make_unique<raw_client>(running.at));
+  raw_client stays(running.at);
+  BOOST_TEST(stays.until("\r\n\r\n").starts_with("HTTP/1.1 503"));
+  clients.pop_back();
+  // The server hears of that before long, and far sooner than it closes who was turned away.
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<raw_client>> others;
+  std::string head;
+  while (!head.starts_with("HTTP/1.1 200") && std::chrono::steady_clock::now() - begin < 1s) {
+    others.push_back(std::make_unique<raw_client>(running.at));
+    others.back()->send("GET / HTTP/1.1\r\n\r\n");
+    head = others.back()->until("\r\n\r\n");
+    std::this_thread::sleep_for(20ms);
+  }
+  BOOST_TEST(head.starts_with("HTTP/1.1 200"));
+}
+
 BOOST_AUTO_TEST_CASE(a_stream_comes_part_by_part) {
   echo running;
   raw_client client(running.at);
