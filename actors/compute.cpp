@@ -1,5 +1,7 @@
 #include "actors/compute.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -201,11 +203,7 @@ struct compute_state {
     count(content);
     if (emulated) emulated->running.reset();
     if (content.failed) fail(content);
-    for (const auto& work : content.unserved)
-      self->send(
-          work.token,
-          work_failed{
-              {errc::failed, "its KV rows are not as attention needs them, or could not be kept"}});
+    for (auto& work : content.unserved) self->send(work.token, work_failed{std::move(work.why)});
     if (!content.attended.empty())
       self->send(view->selector, select_batch{std::exchange(content.attended, {})});
     if (!content.streamed.content.blocks.empty())
@@ -265,9 +263,15 @@ struct compute_state {
   }
 
   void answer(const running_call& call) {
-    send_output(self, *view, call.work,
-                call.failed ? failed_output(call.work.call, *call.failed)
-                            : assemble_output(call, context().wire.hidden_size));
+    const auto& asked = call.work.call;
+    auto output = call.failed ? failed_output(asked, *call.failed)
+                              : assemble_output(call, context().wire.hidden_size);
+    if (!all_finite(output.y))
+      output = failed_output(
+          asked, {errc::failed, fmt::format("experts of layer {} on server {} give numbers that "
+                                            "are not finite",
+                                            asked.layer, view->id)});
+    send_output(self, *view, call.work, std::move(output));
   }
 
   /// Time until work that arrives now could start: the rest of the running batch and what waits

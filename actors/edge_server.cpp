@@ -152,6 +152,7 @@ void edge_server_state::take(const compute_load& load) {
   bool waits = load.wait_ns > 0;
   bool changed = tell_wait(told.wait_ns, load.wait_ns, tolerance);
   for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer) {
+    if ((away >> peer) & 1u) continue;  // As was told when it went.
     const auto wait = std::max<std::int64_t>(0, link_free_ns[peer] - time);
     waits |= wait > 0;
     changed |= tell_wait(told.link_wait_ns[peer], wait, tolerance);
@@ -165,8 +166,9 @@ void edge_server_state::tell_everybody() {
   self->send(view->selector, told);
   if (view->monitor) self->send(view->monitor, told);
   const auto content = wire::encode(told);
+  // Whoever is away hears it when it is back.
   for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-    if (peer != id) view->send(self, peer, content);
+    if (peer != id && ((away >> peer) & 1u) == 0) view->send(self, peer, content);
 }
 
 // -------------------------------------------------------------------------------- status and end

@@ -7,6 +7,7 @@
 
 #include "actors/compute.hpp"
 #include "actors/edge_server_state.hpp"
+#include "actors/session_frames.hpp"
 #include "planning/serving/link_board.hpp"
 #include "trace/lines.hpp"
 
@@ -85,15 +86,30 @@ void edge_server_state::tell_again(std::uint32_t peer) {
   constexpr std::uint64_t nothing_told = std::uint64_t{1} << 32;
   if (!view->placed) return;
   // Of waits all others hear the same, by which a trace is checked.
-  if (tells_load && told.number > nothing_told) tell_everybody();
+  const bool was_told = std::exchange(told.link_wait_ns[peer], 0) != 0;
+  if (tells_load && (was_told || told.number > nothing_told)) tell_everybody();
   if (told_links.number > nothing_told) tell_links(peer);
+}
+
+void edge_server_state::tell_away(planning::server_mask which) {
+  // Longer than anything else that is weighed, and nobody's time.
+  constexpr std::int64_t away_wait_ns = 1'000'000'000'000;
+  if (which == 0) return;
+  for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+    if ((which >> peer) & 1u) told.link_wait_ns[peer] = away_wait_ns;
+  if (tells_load) tell_everybody();
+}
+
+void edge_server_state::end_own_with_rows_at(std::uint32_t peer) {
+  for (auto& [number, request] : requests)
+    if (request.view && ((members_of(*request.view, id) >> peer) & 1u) != 0)
+      end_for_want_of(peer, request);
 }
 
 void edge_server_state::lose(std::uint32_t peer) {
   if (!view->placed) return;
-  for (auto& [number, request] : requests)
-    if (request.view && ((members_of(*request.view, id) >> peer) & 1u) != 0)
-      end_for_want_of(peer, request);
+  tell_away(planning::server_mask{1} << peer);
+  end_own_with_rows_at(peer);
   std::vector<std::uint64_t> of_peer;
   for (const auto& [request, held] : memory.sequences())
     if (held.access == peer) of_peer.push_back(request);
@@ -101,6 +117,9 @@ void edge_server_state::lose(std::uint32_t peer) {
   for (const auto request : of_peer) apply(memory.end(request));
   for (const auto& [request, sequence] : sequences)
     for (const auto& [first, token] : sequence.tokens) self->send(token, server_lost{peer});
+  // Whoever awaits what a token called here, before it left, may be connected to that one.
+  for (const auto& [request, sequence] : sequences)
+    if (sequence.has_called(peer)) report_loss(view->not_connected(peer), request, sequence);
   tell_owners(peer);
 }
 
@@ -113,12 +132,11 @@ void edge_server_state::end_under_plans_of_before(std::uint32_t peer) {
 void edge_server_state::tell_owners(std::uint32_t peer) {
   for (const auto& [request, sequence] : sequences)
     if (sequence.access != id && ((members_of(*sequence.view, sequence.access) >> peer) & 1u) != 0)
-      report_loss(peer, request, sequence);
+      report_loss(view->not_connected(peer), request, sequence);
 }
 
-void edge_server_state::report_loss(std::uint32_t peer, std::uint64_t request,
+void edge_server_state::report_loss(const error& why, std::uint64_t request,
                                     const live_sequence& sequence) {
-  const auto why = view->not_connected(peer);
   wire::failure_report report{request, sequence.attempt, id, static_cast<std::uint8_t>(why.code),
                               why.message};
   if (sequence.access == id) return tell_request(request, std::move(report));
@@ -133,10 +151,24 @@ void edge_server_state::end_for_want_of(std::uint32_t peer, const owned_request&
 }
 
 void edge_server_state::take(const undeliverable& lost) {
-  if (lost.kind == frame_kind::kv) return tell_owners(lost.to);
-  if (lost.kind != frame_kind::token && lost.kind != frame_kind::call) return;
+  const auto lane = static_cast<std::size_t>(lane_of(lost.kind));
+  const auto most_bytes = net::session_limits{}.largest_frame[lane];
+  const bool is_too_large = lost.bytes > most_bytes;
+  if (lost.kind == frame_kind::kv && !is_too_large) {
+    end_own_with_rows_at(lost.to);
+    return tell_owners(lost.to);
+  }
+  if (lost.kind != frame_kind::token && lost.kind != frame_kind::call &&
+      lost.kind != frame_kind::kv)
+    return;
   const auto* sequence = sequence_of(lost.request, lost.attempt);
-  if (sequence != nullptr) report_loss(lost.to, lost.request, *sequence);
+  if (sequence == nullptr) return;
+  if (!is_too_large) return report_loss(view->not_connected(lost.to), lost.request, *sequence);
+  report_loss({errc::out_of_range,
+               fmt::format("a {} frame of {} bytes to server {} ({}): at most {} go over a session",
+                           to_string(lost.kind), lost.bytes, lost.to,
+                           context().servers.servers[lost.to].name, most_bytes)},
+              lost.request, *sequence);
 }
 
 // ---------------------------------------------------------------------------------------- frames

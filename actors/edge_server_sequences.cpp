@@ -32,6 +32,7 @@ void edge_server_state::start(token_state state) {
   auto outputs = sequence->visits.arrive(state.first, step_of(state));
   if (!outputs) return late();
   const auto first = state.first;
+  sequence->forget_calls(first, first >= state.terms.given_tokens);
   auto token = spawn_token(*self, sequence->view, std::move(state), std::move(*outputs));
   // What it awaits from there was lost before it came.
   for (auto lost = away; lost != 0; lost &= lost - 1)
@@ -48,6 +49,8 @@ void edge_server_state::depart(const token_departed& message) {
   if (const auto token = sequence->token_at(message.key.first); token != sequence->tokens.end())
     sequence->remove(token);
   sequence->visits.leave(message.key.first, message.step);
+  sequence->forget_calls(message.key.first, false);
+  if (message.called != 0) sequence->called.emplace_back(message.key.first, message.called);
 }
 
 void edge_server_state::succeed(const token_succeeded& message) {
@@ -57,6 +60,7 @@ void edge_server_state::succeed(const token_succeeded& message) {
   const auto token = sequence->token_at(message.key.first);
   if (token == sequence->tokens.end() || token->second != message.token) return end(message.token);
   sequence->visits.leave(message.key.first, message.step);
+  sequence->forget_calls(message.next_first, true);
   if (message.next_first < sequence->positions &&
       sequence->visits.arrive(message.next_first, message.next_step)) {
     token->first = message.next_first;
@@ -102,12 +106,7 @@ void edge_server_state::stream(const kv_written& written) {
   bool all_alike = true;
   for (std::size_t i = 1; i < written.content.blocks.size(); ++i)
     all_alike = all_alike && receivers(written, i) == first;
-  if (all_alike) {
-    const auto content = wire::encode(written.content);
-    for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-      if ((first >> peer) & 1u) view->send(self, peer, content, epoch);
-    return;
-  }
+  if (all_alike) return send_rows(first, written.content, epoch);
   std::map<std::uint32_t, wire::kv_rows> by_peer;
   for (std::size_t i = 0; i < written.content.blocks.size(); ++i) {
     const auto members = receivers(written, i);
@@ -118,7 +117,38 @@ void edge_server_state::stream(const kv_written& written) {
       rows.blocks.push_back(written.content.blocks[i]);
     }
   }
-  for (const auto& [peer, rows] : by_peer) view->send(self, peer, wire::encode(rows), epoch);
+  for (const auto& [peer, rows] : by_peer) send_rows(planning::server_mask{1} << peer, rows, epoch);
+}
+
+void edge_server_state::send_rows(planning::server_mask to, const wire::kv_rows& rows,
+                                  std::uint64_t epoch) {
+  constexpr std::size_t most_bytes = 4 << 20;
+  const auto send = [&](const wire::kv_rows& some) {
+    const auto content = wire::encode(some);
+    for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+      if ((to >> peer) & 1u) view->send(self, peer, content, epoch);
+  };
+  // As long as it is in a rehearsal, where rows are charged for.
+  const auto bytes_of = [&](const wire::kv_block& block) {
+    const auto charged = static_cast<std::size_t>(block.n * context().costs.kv_row_bytes);
+    return std::max(block.rows.size(), charged);
+  };
+  std::size_t bytes = 0;
+  for (const auto& block : rows.blocks) bytes += bytes_of(block);
+  if (bytes <= most_bytes || !context().over_sessions()) return send(rows);
+  wire::kv_rows some;
+  some.layer = rows.layer;
+  bytes = 0;
+  for (const auto& block : rows.blocks) {
+    if (!some.blocks.empty() && bytes + bytes_of(block) > most_bytes) {
+      send(some);
+      some.blocks.clear();
+      bytes = 0;
+    }
+    bytes += bytes_of(block);
+    some.blocks.push_back(block);
+  }
+  send(some);
 }
 
 void edge_server_state::store(wire::kv_rows rows, std::uint32_t sender) {

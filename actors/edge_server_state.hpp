@@ -51,10 +51,22 @@ struct live_sequence {
   token_visits visits;
   /// Those that are here, by first position, in no order: a few at a time.
   std::vector<std::pair<std::uint32_t, token_actor>> tokens;
+  /// Of those that left and whose outputs may still be awaited elsewhere, by first position: whom they called from here.
+  std::vector<std::pair<std::uint32_t, planning::server_mask>> called;
 
   void remove(std::vector<std::pair<std::uint32_t, token_actor>>::iterator token) {
     std::swap(*token, tokens.back());
     tokens.pop_back();
+  }
+  /// One is here again: what it called before is in. Where it is the only one of its sequence, so is what others did.
+  void forget_calls(std::uint32_t first, bool of_others_before) {
+    std::erase_if(called, [&](const auto& each) {
+      return each.first == first || (of_others_before && each.first < first);
+    });
+  }
+  bool has_called(std::uint32_t server) const {
+    return std::ranges::any_of(
+        called, [server](const auto& each) { return ((each.second >> server) & 1u) != 0; });
   }
   auto token_at(std::uint32_t first) {
     return std::ranges::find(tokens, first, &std::pair<std::uint32_t, token_actor>::first);
@@ -167,6 +179,10 @@ struct edge_server_state {
 
   /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
   void lose(std::uint32_t peer);
+  void end_own_with_rows_at(std::uint32_t peer);
+
+  /// Whoever decides names a server that is not connected only where it has to.
+  void tell_away(planning::server_mask which);
 
   /// A server that was away while a plan ended is back without it.
   void end_under_plans_of_before(std::uint32_t peer);
@@ -174,11 +190,11 @@ struct edge_server_state {
   /// Requests of other servers' users with KV rows here and there end: what was on its way between the two is lost, and
   /// their owners, who may be connected to both, cannot know.
   void tell_owners(std::uint32_t peer);
-  void report_loss(std::uint32_t peer, std::uint64_t request, const live_sequence& sequence);
+  void report_loss(const error& why, std::uint64_t request, const live_sequence& sequence);
   void end_for_want_of(std::uint32_t peer, const owned_request& request);
 
-  /// What a token sent from here went nowhere: its request ends, and so do all whose rows are missing there now. Of all
-  /// else, whoever waits for it knows.
+  /// What a token sent from here went nowhere: its request ends, and so do all whose rows are missing there now: those of a frame
+  /// that no session takes are of one request alone. Of all else, whoever waits for it knows.
   void take(const undeliverable& lost);
 
   // --------------------------------------------------------------------------------------- frames
@@ -234,6 +250,9 @@ struct edge_server_state {
   /// One frame to each. Where rows are under two plans it goes under the later one, which is installed wherever a request
   /// began under it.
   void stream(const kv_written& written);
+
+  /// To each of these; in several frames where they are too many for a session's.
+  void send_rows(planning::server_mask to, const wire::kv_rows& rows, std::uint64_t epoch);
 
   /// Rows of sequences that are live here and that the sender keeps as well. Where a request is over,
   /// its last rows were still on the way.

@@ -92,7 +92,8 @@ struct link_state {
   }
 
   void send_out(frame& content) {
-    const undeliverable lost{content.kind, content.to, content.request, content.attempt};
+    const undeliverable lost{content.kind, content.to, content.request, content.attempt,
+                             content.bytes.size()};
     if (outlet->send(std::move(content))) return;
     if (context->trace)
       context->trace->line(trace::lost_line(ledger.from, ledger.to, lost.kind, time_ns()));

@@ -281,6 +281,10 @@ planner_actor spawn_planner(caf::actor_system& system,
         [&state](const server_replaced& message) { state.replace(message); },
         [&state](const weights_moved& message) { state.end_moving(message); },
         [&state](const change_overdue& message) { state.overdue(message); },
+        [&state](read_experts) {
+          state.read_back();
+          state.next_order();
+        },
         [&state](plan_step& step) { state.take(step); },
         [&state](const plan_query& query) { return state.propose_only(query); },
         [&state](const drift_query& query) { return state.drift(query); },

@@ -61,7 +61,8 @@ struct planner_work {
 /// (plan_step): prepare builds tables and loads what is new beside what is there, all in `steady`; hold drains, where both do
 /// not fit; install reads the rest in that case; after `installed` it waits for commit, in `ending` for retire; abort leads
 /// back to `steady` from anywhere before the commit. Others may have come back sooner: what they ask of experts that made room
-/// for the next plan's waits (install_plans::lacks_under). Requests that are in flight, or under the plan before, longer than the
+/// for the next plan's waits (install_plans::lacks_under). Where these cannot be read back it is tried again every few seconds, and
+/// no request begins here, nor another change, until they are. Requests that are in flight, or under the plan before, longer than the
 /// change allows end by name.
 ///
 /// Refused, with the reason told to the recorder: no feasible plan; KV rows of the longest request would

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "actors/planner_state.hpp"
@@ -18,7 +19,7 @@ void planner_state::order(std::shared_ptr<const replan_order> content) {
 }
 
 void planner_state::next_order() {
-  while (phase.is(planner_phase::steady) && !joint && !orders.empty()) {
+  while (phase.is(planner_phase::steady) && !joint && !unread && !orders.empty()) {
     const auto content = std::move(orders.front());
     orders.pop_front();
     consider("order", content->strategy, content->planning, current->profile, 0);
@@ -26,7 +27,8 @@ void planner_state::next_order() {
 }
 
 void planner_state::propose(propose_replan& message) {
-  if (!phase.is(planner_phase::steady) || joint) return self->send(work.monitor, plan_kept{});
+  if (!phase.is(planner_phase::steady) || joint || unread)
+    return self->send(work.monitor, plan_kept{});
   consider("drift", work.chosen.name, work.proposals, std::move(message.profile),
            message.least_gain);
 }
@@ -212,15 +214,35 @@ void planner_state::give_up_change(std::string why) {
   ++change;
   awaited.clear();
   const bool is_installed = std::exchange(beside, nullptr) != nullptr;
-  const auto model = lacks_under != 0 ? load_in_steps(next.content->plan, current->plan)
-                                      : load_here(hosted_by(current->plan));
-  if (!model) report(model.error());
-  lacks_under = 0;
-  if (joint || is_installed) install(model ? *model : nullptr);
+  if (lacks_under != 0) {
+    unread = next.content;
+    read_back();
+  } else {
+    const auto model = load_here(hosted_by(current->plan));
+    if (!model) report(model.error());
+    if (joint || is_installed) install(model ? *model : nullptr);
+    resume();
+  }
   joint.reset();
-  resume();
   refuse(std::move(why));
   next_order();
+}
+
+void planner_state::read_back() {
+  constexpr std::int64_t again_ns = 10'000'000'000;
+  if (!unread) return;
+  const auto model = load_in_steps(unread->plan, current->plan);
+  if (!model) {
+    if (std::has_single_bit(++times_unread)) report(model.error());
+    // The next plan goes, and what comes for the experts waits.
+    install();
+    return send_later(self, handle(), again_ns, read_experts{}, later::timer);
+  }
+  unread = nullptr;
+  times_unread = 0;
+  lacks_under = 0;
+  install(*model);
+  resume();
 }
 
 void planner_state::overdue(const change_overdue& message) {

@@ -67,7 +67,11 @@ struct planner_state {
   bool holding = true;           ///< No request begins.
   std::uint64_t n_installs = 0;  ///< Sent to every server.
   std::uint64_t awaited_install = 0;
-  std::uint64_t lacks_under = 0;    ///< Of install_plans.
+  std::uint64_t lacks_under = 0;  ///< Of install_plans.
+  /// The next plan of a change that was given up, for which experts of the one in force went that cannot be read again yet:
+  /// no request begins until they are here. Null: there is none.
+  std::shared_ptr<const plan_in_force> unread;
+  std::uint64_t times_unread = 0;   ///< How often they could not be.
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
   std::set<std::uint32_t> ended;    ///< That said so before all began under the next plan.
@@ -175,6 +179,9 @@ struct planner_state {
 
   /// Before requests begin under the next plan: they go on under the one in force.
   void give_up_change(std::string why);
+
+  /// Experts of the plan in force, which went for those of a plan that was given up; else it is tried again later.
+  void read_back();
   void overdue(const change_overdue& message);
   void report_awaited(const char* what);
 

@@ -20,7 +20,7 @@ expert_set planner_state::hosted_by(const planning::plan& plan) const {
 }
 
 result<loaded_model> planner_state::load_here(const expert_set& hosts) const {
-  if (!work.load || !joint) return loaded_model();
+  if (!work.load || (!joint && !unread)) return loaded_model();
   const auto server = work.ids.front();
   std::int64_t bytes = 0;
   for (std::uint32_t layer = 0; layer < current->plan.n_layers; ++layer)
@@ -33,7 +33,9 @@ result<loaded_model> planner_state::load_here(const expert_set& hosts) const {
     return error{errc::infeasible,
                  fmt::format("experts of {} bytes would be kept on server {}, which keeps {}",
                              bytes, server, most)};
-  return work.load(joint->id, hosts);
+  // The change that was given up may fetch nothing any more.
+  constexpr std::uint64_t no_change = UINT64_MAX;
+  return work.load(unread ? no_change : joint->id, hosts);
 }
 
 // ------------------------------------------------------------------- steps that all servers take
@@ -73,6 +75,8 @@ void planner_state::prepare(plan_step& step, const admin_actor& admin) {
   };
   if (!phase.is(planner_phase::steady) || joint || !step.plan)
     return refuse_step("another change of plan is under way");
+  if (unread)
+    return refuse_step("experts of the plan in force, which went for the last one, are not back");
   next = {};
   next.change.reason = "order";
   next.change.asked_ns = time_ns();

@@ -110,8 +110,11 @@ struct request_data {
     outcome.arrival_ns = now();
     const auto limit = spec->deadline_ns > 0 ? spec->deadline_ns : context().request_timeout_ns;
     deadline_ns = now() + limit;
-    text = std::make_unique<model::answer_text>(spec->score ? nullptr : context().tokens,
-                                                spec->stop_strings);
+    // An encoder-decoder's answer is a text of its own.
+    const bool goes_on = !context().shape().encoder_decoder;
+    text = std::make_unique<model::answer_text>(
+        spec->score ? nullptr : context().tokens, spec->stop_strings,
+        goes_on ? std::span(spec->prompt) : std::span<const std::int32_t>());
   }
 
   // ------------------------------------------------------------------------------------ reserving

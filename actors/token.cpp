@@ -124,7 +124,7 @@ struct token_data {
       add_row(calls, i, slots, answer.normed, here_alone);
     }
     if (calls.empty()) return end_layer_without_outputs();
-    if (!stays && !any_here_alone) leave();
+    if (!stays && !any_here_alone) leave(called_elsewhere());
     for (auto& call : calls) send_call(call, stays);
     if (stays) {
       phase.move(token_phase::collecting);
@@ -253,7 +253,7 @@ struct token_data {
   /// What ran here alone is added; the rest is awaited at the residence.
   void move_on() {
     awaited.add_to(state.hidden, model::add_slots);
-    leave();
+    leave(called_elsewhere());
     if (state.slots.empty()) {
       state.slots_of_row.clear();
       ++state.layer;
@@ -394,15 +394,25 @@ struct token_data {
 
   /// Said before anything else is sent: whatever the departure causes to arrive here comes after
   /// it. `state.layer` is the layer that it was here for.
-  void leave() {
+  void leave(planning::server_mask called = 0) {
     phase.move(token_phase::gone);
-    self->send(view->server, token_departed{key(), step_of(state.layer, true)});
+    self->send(view->server, token_departed{key(), step_of(state.layer, true), called});
     self->quit();
   }
 
+  /// Of the slots whose outputs go to the residence.
+  planning::server_mask called_elsewhere() const {
+    planning::server_mask called = 0;
+    for (const auto& slot : state.slots) called |= planning::server_mask{1} << slot.server;
+    return called & ~(planning::server_mask{1} << view->id);
+  }
+
+  /// Nobody at the residence knows whether a call from here came through.
   void lose(std::uint32_t server) {
-    if (!phase.is(token_phase::collecting) && !phase.is(token_phase::collecting_here)) return;
-    if (awaited.awaits(server)) fail(view->not_connected(server));
+    const bool leaves = phase.is(token_phase::collecting_here);
+    if (!leaves && !phase.is(token_phase::collecting)) return;
+    if (awaited.awaits(server) || (leaves && ((called_elsewhere() >> server) & 1u) != 0))
+      fail(view->not_connected(server));
   }
 
   void fail(const error& what) {

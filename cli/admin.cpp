@@ -13,6 +13,7 @@
 #include "cli/admin_verbs.hpp"
 #include "cli/common.hpp"
 #include "cli/complete.hpp"
+#include "cli/spelling.hpp"
 
 // `ordermoe admin`: an operator's console. It is a client of one node (or of the one that a verb names), whose admin
 // actor does the work. Here are the command and the lines that somebody types; the verbs are in admin_verbs, what they
@@ -80,6 +81,9 @@ class line_reader {
   line_reader(const line_reader&) = delete;
   line_reader& operator=(const line_reader&) = delete;
 
+  /// Whether somebody is there to read what is wrong with a line.
+  bool is_typed() const { return typed_; }
+
   bool next(std::string& line) {
     if (!typed_) return static_cast<bool>(std::getline(std::cin, line));
     int n = 0;
@@ -128,37 +132,43 @@ class line_reader {
   History* history_ = nullptr;
 };
 
-/// Runs one line; what is wrong with it is said, and the next one follows. A line's --dry-run is
-/// its own, and not the next one's.
-void run_line(const session_ptr& session, bool all_dry_run, const std::string& line) {
+/// Runs one line. A line's --dry-run is its own, and not the next one's.
+result<void> run_line(const session_ptr& session, bool all_dry_run, const std::string& line) {
   typed_verbs verbs(session);
+  if (auto misspelt =
+          check_spelling(verbs.app, CLI::detail::split_up(line), {"verb", "`help` lists them"}))
+    return *misspelt;
   try {
     verbs.app.parse(line, false);
   } catch (const CLI::ParseError& problem) {
+    if (problem.get_exit_code() != 0) return error{errc::usage, text_of(problem)};
     verbs.app.exit(problem, std::cout, std::cout);
-    return;
+    return {};
   }
   session->set_dry_run(all_dry_run || verbs.dry_run);
-  if (!verbs.chosen)
-    fmt::print("error: `help` and `quit` stand alone on a line\n");
-  else if (auto done = verbs.chosen(); !done)
-    fmt::print("error: {}\n", done.error().message);
-  std::fflush(stdout);
+  if (!verbs.chosen) return error{errc::usage, "`help` and `quit` stand alone on a line"};
+  return verbs.chosen();
 }
 
+/// On a terminal what is wrong with a line is said, and the next one follows; what nobody types ends with the first line that
+/// fails.
 result<void> talk(const session_ptr& session) {
   const bool all_dry_run = session->flags().dry_run;
   line_reader reader;
   std::string line;
   // A signal leaves half a line, which nobody gave.
-  while (!stop_requested() && reader.next(line) && !stop_requested()) {
+  for (int n = 1; !stop_requested() && reader.next(line) && !stop_requested(); ++n) {
     const auto first = line.find_first_not_of(" \t\r\n");
     if (first == std::string::npos || line[first] == '#') continue;
     line = line.substr(first, line.find_last_not_of(" \t\r\n") + 1 - first);
     const auto verb = words_of(line).front();
     if (verb == "quit" || verb == "exit") break;
-    run_line(session, all_dry_run, verb == "help" ? "--help" : line);
+    const auto done = run_line(session, all_dry_run, verb == "help" ? "--help" : line);
+    if (!done && !reader.is_typed()) return at(fmt::format("line {}", n), done.error());
+    if (!done) fmt::print("error: {}\n", done.error().message);
+    std::fflush(stdout);
   }
+  if (stop_requested() && !reader.is_typed()) return error{errc::interrupted, "interrupted"};
   return {};
 }
 
@@ -180,7 +190,9 @@ void add_admin(CLI::App& app) {
   command.add_flag("--dry-run", flags->dry_run, dry_run_text);
   command.fallthrough();
   command.footer(
-      "Without a verb it reads verbs line by line, with history and completion on a terminal.\n"
+      "Without a verb it reads verbs line by line, with history and completion on a terminal. "
+      "Lines that come from\n"
+      "elsewhere end with the first that fails, by its exit code.\n"
       "Examples, after `ordermoe cluster up --dir edge`:\n"
       "  ordermoe admin --dir edge members\n"
       "  ordermoe admin --dir edge plan propose --strategy layer-shards\n"

@@ -89,7 +89,8 @@ class verbs {
            "drift", print_drift);
     add_plan();
     add_policy();
-    add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
+    add_drain("drain",
+              "A node takes no requests of its users until `resume` or its end; its experts go on");
     add_drain("resume", "It takes them again");
     add_decommission();
     add_certificates();

@@ -10,6 +10,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "cli/cluster_commands.hpp"
+#include "cli/connection.hpp"
 #include "config/json_text.hpp"
 #include "setup/channel.hpp"
 #include "setup/node_setup.hpp"
@@ -24,8 +25,8 @@ std::string expiry_warning(const std::string& node, std::int64_t left_s) {
 
 namespace {
 
-/// A node serves when it admits requests and is connected to every other member.
-bool serves(const nlohmann::json& status) {
+/// A node is up when it admits requests, but for being drained, and is connected to every other member.
+bool is_up(const nlohmann::json& status) {
   return status.value("admitting", false) &&
          std::ranges::all_of(status.at("peers"), [](const nlohmann::json& peer) {
            return peer.value("up", false) || !peer.value("member", true);
@@ -36,6 +37,10 @@ bool is_connected_to(const nlohmann::json& status, const std::string& name) {
   return std::ranges::any_of(status.at("peers"), [&](const nlohmann::json& peer) {
     return peer.value("name", "") == name && peer.value("up", false);
   });
+}
+
+const char* told_of(const node_state& state) {
+  return state.serves ? "yes" : state.drained ? "drained" : "no";
 }
 
 void print_rehearsal(const std::vector<node_state>& states) {
@@ -134,11 +139,13 @@ node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> i
   const auto status =
       client ? (*client)->status(std::chrono::seconds(5)) : result<std::string>(client.error());
   if (!status) {
-    state.problem = status.error().message;
+    state.problem = explained(status.error()).message;
     return state;
   }
   state.status = nlohmann::json::parse(*status, nullptr, false);
-  state.serves = state.status.is_object() && serves(state.status);
+  if (!state.status.is_object() || !is_up(state.status)) return state;
+  state.drained = state.status.value("drained", false);
+  state.serves = !state.drained;
   return state;
 }
 
@@ -159,9 +166,10 @@ void judge_by_others(std::vector<node_state>& states) {
 result<void> leave_out_absent(const std::vector<node_file>& files,
                               std::vector<node_state>& states) {
   std::set<std::string> absent;
-  const bool any = std::ranges::any_of(states, &node_state::serves);
+  const auto tells = [](const node_state& each) { return each.is_up() && each.status.is_object(); };
+  const bool any = std::ranges::any_of(states, tells);
   for (const auto& each : states)
-    if (each.serves)
+    if (tells(each))
       for (const auto& peer : each.status.at("peers"))
         if (!peer.value("member", true)) absent.insert(peer.value("name", ""));
   if (!any) {
@@ -180,6 +188,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
       all.push_back({{"name", each.name},
                      {"address", each.address},
                      {"serves", each.serves},
+                     {"drained", each.drained},
                      {"problem", each.problem},
                      {"status", each.status}});
     fmt::print("{}\n", json_text(nlohmann::ordered_json{{"nodes", all}}, 2));
@@ -190,7 +199,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
   for (const auto& each : states) {
     if (each.status.is_null()) {
       fmt::print("{:<12} {:<22} {:<8} {}\n", each.name, each.address.empty() ? "-" : each.address,
-                 each.serves ? "yes" : "no", each.problem);
+                 told_of(each), each.problem);
       continue;
     }
     const auto& peers = each.status.at("peers");
@@ -199,9 +208,8 @@ void print_states(const std::vector<node_state>& states, bool json) {
     const auto others = std::ranges::count_if(
         peers, [](const nlohmann::json& peer) { return peer.value("member", true); });
     fmt::print("{:<12} {:<22} {:<8} {:>6} {:>6} {:>9} {:>9}\n", each.name, each.address,
-               each.serves ? "yes" : "no", each.status.value("boot", 0),
-               fmt::format("{}/{}", up, others), each.status.at("requests").size(),
-               each.status.value("ended_requests", 0));
+               told_of(each), each.status.value("boot", 0), fmt::format("{}/{}", up, others),
+               each.status.at("requests").size(), each.status.value("ended_requests", 0));
   }
   print_links(states);
   print_rehearsal(states);

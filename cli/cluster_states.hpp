@@ -21,6 +21,10 @@ struct node_state {
   nlohmann::json status;  ///< Null where it did not answer.
   std::string problem;
   bool serves = false;
+  bool drained = false;  ///< It would serve, but takes no requests of its users until `resume`.
+
+  /// Whether it does all that it was asked to.
+  bool is_up() const { return serves || drained; }
 };
 
 /// One node, for seven seconds at most. A node that listens nowhere is judged by the others alone.

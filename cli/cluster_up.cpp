@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <future>
 #include <iterator>
 #include <map>
@@ -135,19 +137,46 @@ result<pid_t> start_node(const cluster_folder& folder, const std::string& name) 
   return pid;
 }
 
-std::string last_lines(const fs::path& log) {
-  const auto text = read_file(log, std::size_t{1} << 26);
-  if (!text) return {};
-  constexpr std::size_t most = 2000;
-  return text->size() > most ? text->substr(text->size() - most) : *text;
+/// A process that this command started, and where its part of the log begins.
+struct started_node {
+  pid_t pid = 0;
+  std::uintmax_t log_begin = 0;
+};
+
+std::uintmax_t size_of(const fs::path& file) {
+  std::error_code failed;
+  const auto size = fs::file_size(file, failed);
+  return failed ? 0 : size;
 }
 
-/// Ends what runs: asked first, then made to.
-void end_processes(const cluster_folder& folder, const std::vector<std::string>& names) {
+/// What a log has from there on, whole lines of its end where that is much.
+std::string last_lines(const fs::path& log, std::uintmax_t from) {
+  constexpr std::uintmax_t most = 2000;
+  const auto size = size_of(log);
+  const auto begin = std::max(from, size > most ? size - most : 0);
+  std::ifstream file(log, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(begin));
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (begin > from) text.erase(0, text.find('\n') + 1);
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text;
+}
+
+bool runs(const cluster_folder& folder, const std::string& name) {
+  const auto pid = read_pid(folder, name);
+  return pid && is_node(*pid, folder, name);
+}
+
+/// Ends what runs: asked first, then made to. Gives the names of what did.
+std::vector<std::string> end_processes(const cluster_folder& folder,
+                                       const std::vector<std::string>& names) {
   std::map<std::string, pid_t> running;
+  std::vector<std::string> ended;
   for (const auto& name : names)
-    if (const auto pid = read_pid(folder, name); pid && is_node(*pid, folder, name))
+    if (const auto pid = read_pid(folder, name); pid && is_node(*pid, folder, name)) {
       running[name] = *pid;
+      ended.push_back(name);
+    }
   for (const auto& [name, pid] : running) ::kill(pid, SIGTERM);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!running.empty()) {
@@ -161,6 +190,7 @@ void end_processes(const cluster_folder& folder, const std::vector<std::string>&
   }
   std::error_code ignored;
   for (const auto& name : names) fs::remove(folder.pid(name), ignored);
+  return ended;
 }
 
 // ------------------------------------------------------------------------------------------------ up
@@ -346,25 +376,25 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
 }
 
 result<void> await_all(const cluster_folder& folder, const std::vector<node_file>& files,
-                       const std::map<std::string, pid_t>& processes,
+                       const std::map<std::string, started_node>& started,
                        std::vector<node_state>& states) {
   const auto identity = setup::console_identity(folder);
   if (!identity) return identity.error();
   for (;;) {
-    if (stop_requested()) return error{errc::interrupted, "interrupted; the nodes were ended"};
-    for (const auto& [name, pid] : processes)
-      if (::waitpid(pid, nullptr, WNOHANG) == pid)
-        return error{errc::failed,
-                     fmt::format("node {} ended at its start; the end of {}:\n{}", name,
-                                 folder.log(name).string(), last_lines(folder.log(name)))};
+    if (stop_requested())
+      return error{errc::interrupted, "interrupted; the nodes that it started were ended"};
+    for (const auto& [name, each] : started)
+      if (::waitpid(each.pid, nullptr, WNOHANG) == each.pid)
+        return error{errc::failed, fmt::format("node {} ended at its start; the end of {}:\n{}",
+                                               name, folder.log(name).string(),
+                                               last_lines(folder.log(name), each.log_begin))};
     states.clear();
     for (const auto& file : files) {
       states.push_back(ask(file, *identity));
-      if (!states.back().serves && !file.listen.empty()) break;
+      if (!states.back().is_up() && !file.listen.empty()) break;
     }
     judge_by_others(states);
-    if (states.size() == files.size() && std::ranges::all_of(states, &node_state::serves))
-      return {};
+    if (states.size() == files.size() && std::ranges::all_of(states, &node_state::is_up)) return {};
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -430,15 +460,31 @@ result<void> prepare_for_hosts(const up_command& options) {
   return {};
 }
 
-result<void> down(const std::string& path) {
+result<void> down(const std::string& path, bool json) {
   const cluster_folder folder{path};
   const auto files = setup::read_cluster_folder(folder);
   if (!files) return files.error();
   std::vector<std::string> names;
   for (const auto& file : *files) names.push_back(file.name);
-  end_processes(folder, names);
+  const auto ended = end_processes(folder, names);
   if (const cluster_network network(folder); network.is_there()) network.remove();
+  if (json)
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"ended", ended}}, 2));
+  else if (ended.empty())
+    fmt::print("no node ran\n");
+  else
+    fmt::print("{} nodes ended: {}\n", ended.size(), fmt::join(ended, ", "));
   return {};
+}
+
+/// "; s2 is drained: `ordermoe admin --dir edge resume s2` ends that" for each.
+std::string drained_text(const std::vector<node_state>& states, const std::string& path) {
+  std::string text;
+  for (const auto& each : states)
+    if (each.drained)
+      text += fmt::format("; {0} is drained: `ordermoe admin --dir {1} resume {0}` ends that",
+                          each.name, path);
+  return text;
 }
 
 result<void> status(const std::string& path, bool json) {
@@ -456,7 +502,8 @@ result<void> status(const std::string& path, bool json) {
   print_states(states, json);
   const auto n = std::ranges::count(states, true, &node_state::serves);
   if (static_cast<std::size_t>(n) == states.size()) return {};
-  return error{errc::failed, fmt::format("{} of {} nodes serve", n, states.size())};
+  return error{errc::failed,
+               fmt::format("{} of {} nodes serve{}", n, states.size(), drained_text(states, path))};
 }
 
 }  // namespace
@@ -465,29 +512,37 @@ result<void> start_cluster(const std::string& path, bool json) {
   const cluster_folder folder{path};
   const auto files = members_of(folder);
   if (!files) return files.error();
-  std::vector<std::string> names;
-  for (const auto& file : *files) names.push_back(file.name);
-  for (const auto& name : names)
-    if (const auto pid = read_pid(folder, name); pid && is_node(*pid, folder, name))
-      return error{errc::usage, fmt::format("node {} runs already (process {}); end the cluster "
-                                            "with `ordermoe cluster down --dir {}`",
-                                            name, *pid, path)};
-  std::map<std::string, pid_t> processes;
+  std::vector<std::string> running, missing;
+  for (const auto& file : *files)
+    (runs(folder, file.name) ? running : missing).push_back(file.name);
+  if (missing.empty())
+    return error{errc::usage,
+                 fmt::format("all nodes run already: {}; `ordermoe cluster status --dir {}` says "
+                             "how they do, `ordermoe cluster down --dir {}` ends them",
+                             fmt::join(running, ", "), path, path)};
+  if (!running.empty())
+    fmt::print(stderr, "ordermoe: starting {}; already there: {}\n", fmt::join(missing, ", "),
+               fmt::join(running, ", "));
+  std::map<std::string, started_node> started;
   std::vector<node_state> states;
   result<void> done;
-  for (const auto& name : names) {
+  for (const auto& name : missing) {
+    const auto log_begin = size_of(folder.log(name));
     const auto pid = start_node(folder, name);
     if (!pid) done = pid.error();
     if (!pid) break;
-    processes[name] = *pid;
+    started[name] = {*pid, log_begin};
   }
-  if (const cluster_network network(folder); done && network.is_there())
+  // Relays are there as long as any node is.
+  const cluster_network network(folder);
+  const bool has_network = running.empty() && network.is_there();
+  if (done && has_network)
     if (const auto servers = read_cluster(folder.cluster()); servers)
       done = network.start_relays(*servers, files->front().rehearsed);
-  if (done) done = await_all(folder, *files, processes, states);
+  if (done) done = await_all(folder, *files, started, states);
   if (!done) {
-    end_processes(folder, names);
-    if (const cluster_network network(folder); network.is_there()) network.remove();
+    end_processes(folder, missing);
+    if (has_network) network.remove();
     return done;
   }
   if (json)
@@ -615,11 +670,11 @@ void add_cluster_processes(CLI::App& parent) {
     command.footer(fmt::format("Example:\n  ordermoe cluster {} --dir edge", name));
     return command;
   };
-  set_body(add("start", "Start the nodes of a folder on this machine"),
+  set_body(add("start", "Start the nodes of a folder on this machine, or those that are missing"),
            [path, json] { return start_cluster(*path, *json); });
   set_body(add("status", "Ask every node how it is; exit code 0 only where all serve"),
            [path, json] { return status(*path, *json); });
-  set_body(add("down", "End every node"), [path] { return down(*path); });
+  set_body(add("down", "End every node"), [path, json] { return down(*path, *json); });
 }
 
 }  // namespace ordermoe::cli

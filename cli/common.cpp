@@ -5,11 +5,13 @@
 #include <semaphore.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -32,9 +34,12 @@ command_body chosen_body;
 
 /// Up once for each signal that asks to stop.
 sem_t signals;
+/// The last of them; 0: none came.
+std::atomic<int> last_signal{0};
 
-/// A signal handler may touch no more than an atomic and a semaphore; both exist before any signal is caught.
-void on_signal(int) {
+/// A signal handler may touch no more than atomics and a semaphore; all exist before any signal is caught.
+void on_signal(int signal) {
+  last_signal = signal;
   work_of_process.stop();
   ::sem_post(&signals);
 }
@@ -158,10 +163,39 @@ result<void> run_body() {
 
 }  // namespace
 
+namespace {
+
+/// As shells expect of who was interrupted: a loop goes on behind a command that only says that it failed.
+int end_interrupted(int code) {
+  if (last_signal == SIGTERM) return 128 + SIGTERM;
+  if (last_signal != SIGINT) return code;
+  std::fflush(nullptr);
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+  return 128 + SIGINT;
+}
+
+}  // namespace
+
 int run_chosen() {
   if (!chosen_body) return 0;
   const auto done = run_body();
-  return done ? 0 : report(done.error());
+  if (done) return 0;
+  const int code = report(done.error());
+  return done.error().code == errc::interrupted ? end_interrupted(code) : code;
+}
+
+std::string text_of(const CLI::ParseError& problem) {
+  // Of a value that is none of those of an option the library says "--mode: lcoal not in {emulated,local}".
+  const std::string said = problem.what();
+  constexpr std::string_view between = " not in {";
+  const auto name = said.find(": "), among = said.find(between);
+  if (name == std::string::npos || among == std::string::npos || !said.ends_with('}')) return said;
+  const auto found = said.substr(name + 2, among - name - 2);
+  const auto begin = among + between.size();
+  return fmt::format(
+      "{}: found '{}'; {}", said.substr(0, name), found,
+      nearest_of(found, CLI::detail::split(said.substr(begin, said.size() - 1 - begin), ',')));
 }
 
 int run_command_line(CLI::App& app, int argc, char** argv) {
@@ -169,7 +203,8 @@ int run_command_line(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
+    if (problem.get_exit_code() == 0) return app.exit(problem);
+    return report({errc::usage, text_of(problem)});
   }
   return run_chosen();
 }
@@ -382,12 +417,43 @@ result<void> set_precisions(model::load_options& loading, const std::string& exp
   return {};
 }
 
+namespace {
+
+/// A large model may be here by its card alone, which has the command that makes it.
+result<void> check_not_card_alone(const fs::path& folder, const char* flag) {
+  std::error_code status;
+  const auto card = folder / "CARD.md";
+  if (!fs::exists(card, status) || fs::exists(folder / "config.json", status)) return {};
+  constexpr std::size_t most_bytes = 1 << 20;
+  constexpr std::string_view mark = "\n    ordermoe ";
+  const auto text = read_file(card, most_bytes);
+  const auto begin = text ? text->find(mark) : std::string::npos;
+  if (begin == std::string::npos) return {};
+  const auto command = text->substr(begin + 5, text->find('\n', begin + 1) - begin - 5);
+  return error{errc::not_found,
+               fmt::format("{} {}: found CARD.md and no model; as the card says it is made by `{}`",
+                           flag, folder.string(), command)};
+}
+
+}  // namespace
+
 result<fs::path> existing_folder(const std::string& path, const char* flag) {
   std::error_code status;
   if (auto half = model::check_not_half_trained(path); !half) return half.error();
-  if (!fs::is_directory(path, status))
-    return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
-  return fs::path(path);
+  if (fs::is_directory(path, status)) {
+    if (auto made = check_not_card_alone(path, flag); !made) return made.error();
+    return fs::path(path);
+  }
+  if (fs::exists(path, status))
+    return error{errc::not_found,
+                 fmt::format("{} {}: found a file, expected a folder; name the one that it is in",
+                             flag, path)};
+  const char* data = std::getenv("ORDERMOE_DATA");
+  if (data != nullptr && path.starts_with(data) && !fs::is_directory(data, status))
+    return error{errc::not_found, fmt::format("ORDERMOE_DATA {}: no such folder; name the one that "
+                                              "has models, clusters and texts, or unset it",
+                                              data)};
+  return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
 }
 
 std::vector<fs::path> files_of(const fs::path& folder) {

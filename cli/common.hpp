@@ -26,6 +26,9 @@ void wait_for_stop();
 /// Prints "ordermoe: message" on stderr and returns the exit code.
 int report(const error& problem);
 
+/// What is wrong with a command line, in this program's words.
+std::string text_of(const CLI::ParseError& problem);
+
 /// As long as it lives, shows on stderr how far work() is, and only on a terminal.
 class progress_display {
  public:
@@ -57,7 +60,8 @@ using command_body = std::function<result<void>()>;
 void set_body(CLI::App& command, command_body body);
 /// This body is run, whatever command was named.
 void set_chosen(command_body body);
-/// Runs the chosen subcommand's body and gives the exit code.
+/// Runs the chosen subcommand's body and gives the exit code. Where SIGINT interrupted it this process ends by that signal, so
+/// that a shell leaves the loop around it.
 int run_chosen();
 
 /// Parses the command line, with a suggestion for names that are misspelt, and runs what it names.
@@ -127,6 +131,7 @@ void add_precisions(CLI::App& command, std::string& expert, std::string& dense);
 result<void> set_precisions(model::load_options& loading, const std::string& expert,
                             const std::string& dense);
 
+/// Error: not_found, naming what is there in its place.
 result<std::filesystem::path> existing_folder(const std::string& path, const char* flag);
 
 /// What is in a folder, as what a command reads.

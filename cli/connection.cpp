@@ -30,8 +30,19 @@ result<std::shared_ptr<actors::cluster_client>> connect_to(const std::string& ad
   if (!identity) return identity.error();
   auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5),
                                                 setup::connections_of_folder(folder));
-  if (!client) return client.error();
+  if (!client) return explained(client.error());
   return std::shared_ptr<actors::cluster_client>(std::move(*client));
+}
+
+error explained(error problem) {
+  for (const auto* said :
+       {"self-signed certificate in certificate chain", "unable to get local issuer certificate"})
+    if (problem.message.find(said) != std::string::npos) {
+      problem.message +=
+          "; a certificate of another authority: is --dir the folder of this cluster?";
+      break;
+    }
+  return problem;
 }
 
 result<connected_model> connect_model(const connection_flags& flags, const std::string& model) {

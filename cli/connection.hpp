@@ -24,6 +24,10 @@ struct connection_flags {
 result<std::shared_ptr<actors::cluster_client>> connect_to(const std::string& address,
                                                            const std::string& folder);
 
+/// Of an error of cluster_client::connect: where the two have certificates of different authorities, that the folder may be
+/// another cluster's.
+error explained(error problem);
+
 /// A model whose experts run on a cluster.
 struct connected_model {
   std::filesystem::path folder;  ///< Where what is no expert is read here.

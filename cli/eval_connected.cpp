@@ -47,6 +47,30 @@ result<setup::cluster_outlook> connected_cluster::look(const std::string& model)
   return setup::look_at_cluster(files_.front(), model, work());
 }
 
+result<std::vector<std::shared_ptr<actors::cluster_client>>> connected_cluster::askers() const {
+  std::vector<std::shared_ptr<actors::cluster_client>> open;
+  std::shared_ptr<actors::cluster_client> other;
+  for (const auto& client : clients_) {
+    auto& own = open.emplace_back();
+    const auto status = client ? client->status(std::chrono::seconds(10))
+                               : result<std::string>(error{errc::io, "not reached"});
+    if (!status) continue;
+    const auto told = nlohmann::json::parse(*status, nullptr, false);
+    if (told.is_object() && told.value("drained", false)) {
+      fmt::print(stderr, "ordermoe: {} is drained: others are asked in its place\n",
+                 client->node_name());
+      continue;
+    }
+    own = client;
+    if (!other || client == first_) other = client;
+  }
+  if (!other)
+    return error{errc::failed, "every node is drained; `ordermoe admin resume NODE` ends that"};
+  for (auto& own : open)
+    if (!own) own = other;
+  return open;
+}
+
 std::optional<serving::execution_counts> connected_cluster::executions() {
   serving::execution_counts sum{};
   for (const auto& client : clients_) {
@@ -63,6 +87,8 @@ std::optional<serving::execution_counts> connected_cluster::executions() {
 }
 
 result<actors::run_result> connected_cluster::answer(const actors::run_setup& asked) {
+  const auto open = askers();
+  if (!open) return open.error();
   const auto n = asked.requests.size();
   actors::run_result answered;
   answered.outcomes.resize(n);
@@ -80,13 +106,13 @@ result<actors::run_result> connected_cluster::answer(const actors::run_setup& as
     wanted.spec = asked.requests[i];
     wanted.spec.deadline_ns = deadline_ns;
     wanted.spec.sampling_stream = i;
-    const auto& own = clients_[std::min<std::size_t>(wanted.spec.access, clients_.size() - 1)];
-    (own ? own : first_)->submit(std::move(wanted), {{}, [&, i](const auto& outcome) {
-                                                       const std::lock_guard lock(mutex);
-                                                       answered.outcomes[i] = outcome;
-                                                       answered.outcomes[i].request = i;
-                                                       ++done;
-                                                     }});
+    const auto& own = (*open)[std::min<std::size_t>(wanted.spec.access, open->size() - 1)];
+    own->submit(std::move(wanted), {{}, [&, i](const auto& outcome) {
+                                      const std::lock_guard lock(mutex);
+                                      answered.outcomes[i] = outcome;
+                                      answered.outcomes[i].request = i;
+                                      ++done;
+                                    }});
   };
   const auto before = executions();
   const auto begin = std::chrono::steady_clock::now();
@@ -106,7 +132,10 @@ result<actors::run_result> connected_cluster::answer(const actors::run_setup& as
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (stopped) return error{errc::interrupted, "interrupted"};
   for (const auto& outcome : answered.outcomes)
-    if (outcome.problem) return at(fmt::format("request {}", outcome.request), *outcome.problem);
+    if (outcome.problem)
+      return outcome.problem->message.starts_with("request ")
+                 ? *outcome.problem
+                 : at(fmt::format("request {}", outcome.request), *outcome.problem);
   if (const auto after = executions(); before && after)
     for (std::size_t i = 0; i < after->size(); ++i)
       answered.executions[i] = (*after)[i] - (*before)[i];

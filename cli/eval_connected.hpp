@@ -22,12 +22,14 @@ class connected_cluster {
                                                             const std::string& folder);
   /// What the cluster runs. `model`: its folder here; empty: where the nodes have it.
   result<setup::cluster_outlook> look(const std::string& model) const;
-  /// Answers all requests, each by the node of its access server where that can be asked, some at once. Where every node
-  /// was reached, executions are those of the whole cluster meanwhile. Errors: that of the first request that was
-  /// not answered; interrupted.
+  /// Answers all requests, each by the node of its access server where that can be asked and is not drained, some at once. Where
+  /// every node was reached, executions are those of the whole cluster meanwhile. Errors: that of the first request that was
+  /// not answered; failed where every node is drained; interrupted.
   result<actors::run_result> answer(const actors::run_setup& asked);
 
  private:
+  /// Who takes requests of users of each server; says on stderr which are drained.
+  result<std::vector<std::shared_ptr<actors::cluster_client>>> askers() const;
   /// Of all nodes, by kind; nothing where some cannot be asked.
   std::optional<serving::execution_counts> executions();
 

@@ -1,14 +1,22 @@
 #include "cli/log_writer.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "config/files.hpp"
 #include "config/json_text.hpp"
 
 namespace ordermoe::cli {
@@ -48,10 +56,38 @@ spdlog::sink_ptr sink_of(const log_settings& settings) {
   return std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file);
 }
 
+/// A file that is there is appended to, so that its folder need not be writable. spdlog would make folders that are missing.
+result<void> check_appendable(const std::string& file) {
+  std::error_code status;
+  if (file.empty() || (std::filesystem::is_regular_file(file, status) &&
+                       ::faccessat(AT_FDCWD, file.c_str(), W_OK, AT_EACCESS) == 0))
+    return {};
+  if (auto writable = check_writable(file); !writable) return at("log", writable.error());
+  return {};
+}
+
+/// Says once that records are lost, and not again for each.
+std::function<void(const std::string&)> teller_of_loss(const std::string& file) {
+  auto told = std::make_shared<std::atomic<bool>>(false);
+  return [told, file](const std::string& problem) {
+    if (told->exchange(true)) return;
+    // As in "Failed flush to file FILE: No space left on device".
+    const auto why = problem.rfind(": ");
+    std::fputs(fmt::format("ordermoe: log: {}: cannot be written ({}): records are lost as long as "
+                           "that is so\n",
+                           file.empty() ? "standard error" : file,
+                           why == std::string::npos ? problem : problem.substr(why + 2))
+                   .c_str(),
+               stderr);
+  };
+}
+
 }  // namespace
 
 result<log_outlet> open_log(const log_settings& settings, const std::string& node) try {
+  if (auto good = check_appendable(settings.file); !good) return good.error();
   const auto writer = std::make_shared<spdlog::logger>(node, sink_of(settings));
+  writer->set_error_handler(teller_of_loss(settings.file));
   writer->set_pattern(pattern_of(settings.format, node), spdlog::pattern_time_type::utc);
   // What is told at all is the outlet's to say.
   writer->set_level(spdlog::level::debug);

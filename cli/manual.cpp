@@ -238,7 +238,8 @@ constexpr std::pair<const char*, const char*> exit_codes[] = {
     {"0", "Done."},
     {"1", "Failed."},
     {"2", "Wrong usage, or input that is no good."},
-    {"3", "What was asked for cannot be planned, as where a model fits nowhere."}};
+    {"3", "What was asked for cannot be planned, as where a model fits nowhere."},
+    {"130, 143", "Interrupted: by Ctrl-C, which ends it as SIGINT does, or by SIGTERM."}};
 
 constexpr std::pair<const char*, const char*> environment[] = {
     {"ORDERMOE_DATA",

@@ -16,6 +16,7 @@
 #include "cli/service_manager.hpp"
 #include "config/json_text.hpp"
 #include "config/log_events.hpp"
+#include "net/http/open_files.hpp"
 #include "setup/joining.hpp"
 #include "setup/node_setup.hpp"
 
@@ -184,6 +185,7 @@ result<bool> wait_for_plan(const node_command& options, const node_file& file,
 
 result<void> run_node(const node_command& options) {
   memory_upkeep memory;  // Before there are other threads.
+  net::raise_open_files();
   const auto file = read_node_file(options.config);
   if (!file) return file.error();
   const auto log = open_log_as_told(options.log, file->log, file->name);

@@ -33,9 +33,11 @@ std::size_t n_pruned(const planning::strategy& made) {
 void print_json(const plan_options& options, const planning::strategy& made) {
   const auto& plan = made.plan;
   nlohmann::ordered_json out{{"plan", options.out},
-                             {"strategy", plan.strategy},
+                             {"strategy", made.name},
+                             {"placement", plan.strategy},
                              {"placed", plan.experts.size()},
-                             {"estimated_token_ms", plan.estimated_token_ns * 1e-6}};
+                             {"estimated_token_ms", nullptr}};
+  if (plan.estimated_token_ns > 0) out["estimated_token_ms"] = plan.estimated_token_ns * 1e-6;
   if (made.pruned_nats)
     out["pruning"] = {{"experts", n_pruned(made)},
                       {"budget_percent", planning::percent_of_nats(*made.pruned_nats)}};

@@ -16,9 +16,13 @@ CLI::Option* add_trial_requests(CLI::App& command, std::size_t& requests) {
 void planning_flags::add(CLI::App& command) {
   add_strategy(command, strategy,
                "How experts are placed and chosen; default: ordermoe, or that of --plan");
-  command.add_option("--quality-budget", quality,
-                     "Perplexity increase allowed, in per cent, or unbounded; default: 0, or that "
-                     "of --plan");
+  command
+      .add_option("--quality-budget", quality,
+                  "Perplexity increase allowed, in per cent, or unbounded; default: 0, or that "
+                  "of --plan")
+      ->check([](const std::string& text) {
+        return text.empty() ? "found nothing, expected a number of per cent, or unbounded" : "";
+      });
   command
       .add_option("--horizon", horizon,
                   "Look-ahead depth in layers; 0, or more than there are: the whole model")

@@ -326,14 +326,26 @@ result<std::optional<setup::plan_file>> read_given_plan(const run_options& optio
 world_flags charged(const run_options& options, const std::optional<setup::plan_file>& given) {
   auto flags = options.world;
   if (options.names_costs) return flags;
-  // Behind the name stand the precisions that are asked for otherwise.
-  const auto of_plan =
-      given ? given->origin.costs.substr(0, given->origin.costs.find(", ")) : std::string();
-  if (check_cost_profile(of_plan))
+  const auto of_plan = given ? setup::named_costs(given->origin) : std::string();
+  if (!of_plan.empty())
     flags.costs = of_plan;
   else if (options.is_local())
     flags.costs = "measured";
   return flags;
+}
+
+std::string text_of_budget(double percent) {
+  return percent < 0 ? "an unbounded loss" : fmt::format("{:g} %", percent);
+}
+
+/// A plan with another budget than its own is tuned anew, which takes time at each run.
+void tell_of_tuning(const run_options& options, const std::optional<setup::plan_file>& given,
+                    const setup::preparation_request& request) {
+  const double percent = request.options.quality_percent;
+  if (!given || percent == 0 || percent == given->origin.quality_percent) return;
+  fmt::print(stderr, "ordermoe: {} is for {}: tuning it for {}{}\n", options.plan,
+             text_of_budget(given->origin.quality_percent), text_of_budget(percent),
+             options.save_plan.empty() ? "; --save-plan keeps it" : "");
 }
 
 /// From the options to a service that can start: loads, plans, tunes.
@@ -345,6 +357,7 @@ result<ready_run> make_ready(const run_options& options, questions& asked) {
   if (!request) return request.error();
   request->plans_change = !options.replans.empty() || options.drift_percent > 0;
   if (auto good = check_adaptation(options, *request); !good) return good.error();
+  tell_of_tuning(options, *given, *request);
   auto orders = replans_of(options, *request);
   if (!orders) return orders.error();
   const auto loaded = load_world(charged(options, *given), *given, *request);
@@ -556,6 +569,13 @@ void add_run(CLI::App& app) {
       ->type_name(file_value);
   add_changes(command, *options);
   command.footer(
+      "`ordermoe testbed strategies` says what each strategy does. In the table latency, TTFT (to "
+      "the first\n"
+      "token) and per tok are ms; loc and rem: per cent of expert slots run where the token was or "
+      "on\n"
+      "another server, = exact, ~ by a substitute; none: left out; EM: share of right sums; spent: "
+      "per cent\n"
+      "of the quality budget.\n"
       "Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"
       "    --prompts data/eval/prompts.jsonl --strategy ordermoe --quality-budget 1 --trace "
       "trace.jsonl");

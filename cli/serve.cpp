@@ -14,6 +14,7 @@
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/starting_backend.hpp"
+#include "net/http/open_files.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/texts.hpp"
@@ -249,6 +250,17 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
   notify("READY=1");
 }
 
+/// As many descriptors as there are, and says where they are too few for the connections that are wanted.
+void make_room(std::size_t connections) {
+  net::raise_open_files();
+  const auto room = net::room_for_connections(connections);
+  if (room.served < connections)
+    fmt::print(stderr,
+               "ordermoe: {} connections are taken in the place of {}, since this process may have "
+               "{} files open (`ulimit -Hn`, LimitNOFILE= of a unit)\n",
+               room.served, connections, net::most_open_files());
+}
+
 /// Until what is behind the gateway has started. Errors: what it says; interrupted.
 result<void> wait_for(const gateway::starting_backend& starting) {
   const progress_display shown;
@@ -264,6 +276,7 @@ result<void> serve(const serve_options& options, const CLI::App& command) {
   const auto alone = gateway_of(options, {});
   if (!alone) return alone.error();
   if (auto good = gateway::check_gateway(*alone); !good) return good;
+  make_room(alone->limits.connections);
   auto behind = !options.folder.empty() ? connect(options)
                 : !options.node.empty() ? start_node(options)
                                         : start_here(options);

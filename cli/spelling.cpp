@@ -25,23 +25,35 @@ std::vector<std::string> subcommand_names(const CLI::App& app) {
   return names;
 }
 
-error unknown(const CLI::App& app, const std::string& found, const char* kind,
-              const std::vector<std::string>& known) {
-  const auto nearest = std::ranges::min_element(
-      known, {}, [&](const std::string& name) { return edit_distance(found, name); });
-  std::string remedy;
-  if (nearest != known.end() &&
-      edit_distance(found, *nearest) <= std::max<std::size_t>(1, found.size() / 3))
-    remedy = fmt::format("did you mean {}?", *nearest);
-  else if (known.size() <= 12)
-    remedy = fmt::format("expected one of {}", fmt::join(known, ", "));
-  else
-    remedy = "--help lists them";
+/// "admin members: ", as it was typed.
+std::string place_of(const CLI::App& app) {
   std::string command = app.get_name();
   for (const auto* parent = app.get_parent(); parent != nullptr; parent = parent->get_parent())
     command = parent->get_name().empty() ? command : parent->get_name() + " " + command;
-  return {errc::usage, fmt::format("{}{}unknown {} '{}'; {}", command, command.empty() ? "" : ": ",
-                                   kind, found, remedy)};
+  return command.empty() ? command : command + ": ";
+}
+
+std::string all_of(const std::vector<std::string>& known, const char* where_listed) {
+  constexpr std::size_t most = 12;
+  if (known.size() > most) return where_listed;
+  return fmt::format("expected one of {}", fmt::join(known, ", "));
+}
+
+/// "did you mean exact?"; empty where none is near.
+std::string guess(const std::string& found, const std::vector<std::string>& known) {
+  const auto nearest = std::ranges::min_element(
+      known, {}, [&](const std::string& name) { return edit_distance(found, name); });
+  if (nearest == known.end() ||
+      edit_distance(found, *nearest) > std::max<std::size_t>(1, found.size() / 3))
+    return {};
+  return fmt::format("did you mean {}?", *nearest);
+}
+
+error unknown(const CLI::App& app, const std::string& found, const char* kind,
+              const std::vector<std::string>& known, const char* where_listed) {
+  const auto guessed = guess(found, known);
+  return {errc::usage, fmt::format("{}unknown {} '{}'; {}", place_of(app), kind, found,
+                                   guessed.empty() ? all_of(known, where_listed) : guessed)};
 }
 
 bool is_option(const std::string& argument) {
@@ -68,23 +80,31 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return steps[a.size()][b.size()];
 }
 
-std::optional<error> check_spelling(const CLI::App& app,
-                                    const std::vector<std::string>& arguments) {
+std::string nearest_of(const std::string& found, const std::vector<std::string>& known) {
+  const auto guessed = guess(found, known);
+  return guessed.empty() ? fmt::format("expected one of {}", fmt::join(known, ", ")) : guessed;
+}
+
+std::optional<error> check_spelling(const CLI::App& app, const std::vector<std::string>& arguments,
+                                    const spelling_words& words) {
   const auto* command = &app;
   std::size_t values_left = 0;
+  bool asks_for_text = false;
   for (const auto& argument : arguments) {
     if (argument == "--") return std::nullopt;
     if (is_option(argument)) {
       const auto equals = argument.find('=');
       const auto name = argument.substr(0, equals);
       const auto* option = find_option(*command, name);
-      if (option == nullptr) return unknown(*command, name, "option", option_names(*command));
+      if (option == nullptr)
+        return unknown(*command, name, "option", option_names(*command), "--help lists them");
+      asks_for_text |= name == "--help" || name == "-h" || name == "--version";
       values_left = equals == std::string::npos ? most_values_of(*option) : 0;
     } else if (values_left > 0) {
       --values_left;
     } else if (const auto names = subcommand_names(*command); !names.empty()) {
       if (std::ranges::find(names, argument) == names.end())
-        return unknown(*command, argument, "subcommand", names);
+        return unknown(*command, argument, words.subcommand, names, words.where_listed);
       command = command->get_subcommand(argument);
     } else if (positionals_of(*command).empty()) {
       return error{errc::usage,
@@ -93,7 +113,10 @@ std::optional<error> check_spelling(const CLI::App& app,
                                command->get_name(), argument)};
     }
   }
-  return std::nullopt;
+  if (asks_for_text || command->get_require_subcommand_min() == 0) return std::nullopt;
+  return error{errc::usage,
+               fmt::format("{}a {} is missing; {}", place_of(*command), words.subcommand,
+                           all_of(subcommand_names(*command), words.where_listed))};
 }
 
 }  // namespace ordermoe::cli

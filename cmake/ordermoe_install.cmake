@@ -22,12 +22,19 @@ install(TARGETS ${_part_targets} ordermoe_node ordermoe_host EXPORT OrderMoETarg
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/ordermoe" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT embedding
   FILES_MATCHING PATTERN "*.hpp")
 install(EXPORT OrderMoETargets NAMESPACE OrderMoE:: DESTINATION "${ORDERMOE_PACKAGE_DIR}" COMPONENT embedding)
+find_package(Boost 1.74 REQUIRED)  # Of the same version must be that of whoever links.
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/OrderMoEConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/OrderMoEConfig.cmake" INSTALL_DESTINATION "${ORDERMOE_PACKAGE_DIR}")
 # Before 1.0 a minor version may change what is in the headers.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/OrderMoEConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/OrderMoEConfig.cmake" "${PROJECT_BINARY_DIR}/OrderMoEConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindCAF.cmake" DESTINATION "${ORDERMOE_PACKAGE_DIR}" COMPONENT embedding)
+
+# The headers and examples name each other and the document so.
+set(_dev_doc "${CMAKE_INSTALL_DATAROOTDIR}/doc/libordermoe-dev")
+install(FILES "${PROJECT_SOURCE_DIR}/docs/EMBEDDING.md" DESTINATION "${_dev_doc}/docs" COMPONENT embedding)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${_dev_doc}" COMPONENT embedding
+  FILES_MATCHING PATTERN "*.cpp" PATTERN "*.txt" PATTERN "*.md")
 
 install(TARGETS ordermoe RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
 install(FILES "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-node@.service" "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-serve.service"

@@ -183,6 +183,16 @@ bool is_measured_cost_profile(std::string_view name) {
   return name.substr(0, name.find(':')) == "measured";
 }
 
+namespace {
+
+error unknown_profile(std::string_view name, const std::vector<std::string>& known) {
+  return {errc::usage,
+          fmt::format("found the cost profile '{}', expected one of {}; choose one of these", name,
+                      fmt::join(known, ", "))};
+}
+
+}  // namespace
+
 result<cost_profile> named_cost_profile(std::string_view name) {
   const auto choice = parse_cost_profile_choice(name);
   if (!choice) return choice.error();
@@ -193,17 +203,15 @@ result<cost_profile> named_cost_profile(std::string_view name) {
       costs.message_ns = choice->message_ns;
       return costs;
     }
-  return error{errc::usage,
-               fmt::format("found the cost profile '{}', expected one of {}; choose one of these",
-                           name, fmt::join(cost_profile_names(), ", "))};
+  return unknown_profile(name, cost_profile_names());
 }
 
 result<void> check_cost_profile(std::string_view name) {
-  if (!is_measured_cost_profile(name)) {
-    if (auto known = named_cost_profile(name); !known) return known.error();
-    return {};
-  }
-  if (auto choice = parse_cost_profile_choice(name); !choice) return choice.error();
+  const auto choice = parse_cost_profile_choice(name);
+  if (!choice) return choice.error();
+  auto known = cost_profile_names();
+  known.emplace_back("measured");
+  if (std::ranges::find(known, choice->base) == known.end()) return unknown_profile(name, known);
   return {};
 }
 

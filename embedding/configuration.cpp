@@ -88,12 +88,21 @@ result<setup::preparation_request> request_of(const api::cluster_options& option
   return request;
 }
 
+/// Charges that nobody named are those of a plan that is given. On the wall clock nothing is charged, and what is planned with
+/// is the model that runs.
+std::string costs_of(const api::cluster_options& options,
+                     const std::optional<setup::plan_file>& given) {
+  if (!options.costs.empty()) return options.costs;
+  auto of_plan = given ? setup::named_costs(given->origin) : std::string();
+  return of_plan.empty() ? "measured" : of_plan;
+}
+
 result<setup::world> world_of(const api::cluster_options& options,
                               const std::optional<setup::plan_file>& given, job& work) {
   setup::world_options wanted;
   wanted.model = options.model;
   wanted.cluster = options.cluster;
-  wanted.costs = options.costs;
+  wanted.costs = costs_of(options, given);
   wanted.profile = options.profile;
   wanted.seed = options.seed;
   wanted.device = options.device;

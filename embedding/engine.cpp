@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "actors/service/service.hpp"
 #include "config/json.hpp"
 #include "embedding/configuration.hpp"
+#include "embedding/float_environment.hpp"
 #include "embedding/status_json.hpp"
 
 namespace ordermoe::embedding {
@@ -55,7 +57,7 @@ class visitor final : public engine {
     if (!parse_told(wanted.arguments).is_object())
       return error{errc::usage,
                    fmt::format("arguments: found '{}', expected a JSON object", wanted.arguments)};
-    return client_->order(wanted.verb, wanted.arguments, wanted.dry_run, wanted.longest,
+    return client_->order(wanted.verb, wanted.arguments, wanted.dry_run, countable(wanted.longest),
                           wanted.token);
   }
   void interrupt() override { client_->interrupt(); }
@@ -67,7 +69,13 @@ class visitor final : public engine {
 
 }  // namespace
 
+std::chrono::milliseconds countable(std::chrono::milliseconds longest) {
+  constexpr std::chrono::milliseconds least(0), most = std::chrono::hours(24 * 365);
+  return std::clamp(longest, least, most);
+}
+
 actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens) {
+  const default_float_environment here;  // Pieces of a text may be chosen by scores.
   auto spec = std::move(wanted.spec);
   if (spec.prompt.empty() && !wanted.text.empty()) spec.prompt = tokens.encode(wanted.text);
   return spec;
@@ -75,6 +83,7 @@ actors::request_spec spec_of(actors::remote_request wanted, const model::tokeniz
 
 result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options,
                                              caf::actor_system* system) {
+  const default_float_environment here;
   job work;
   auto ready = configure(options, work);
   if (!ready) return ready.error();
@@ -88,8 +97,8 @@ result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options
 result<std::unique_ptr<engine>> connect_engine(const api::client_options& options) {
   const auto ready = configure(options);
   if (!ready) return ready.error();
-  auto client = actors::cluster_client::connect(ready->identity, ready->at, options.longest,
-                                                ready->carried_by);
+  auto client = actors::cluster_client::connect(ready->identity, ready->at,
+                                                countable(options.longest), ready->carried_by);
   if (!client) return client.error();
   return std::unique_ptr<engine>(new visitor(std::move(*client)));
 }

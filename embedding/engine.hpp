@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,6 +44,9 @@ class engine {
   /// No sink is called when it returns.
   virtual void stop() = 0;
 };
+
+/// A wait that a clock can count, whatever was asked for: a year at most.
+std::chrono::milliseconds countable(std::chrono::milliseconds longest);
 
 /// With the ids of its text, where it has one.
 actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens);

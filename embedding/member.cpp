@@ -21,6 +21,7 @@
 #include "config/log_events.hpp"
 #include "embedding/configuration.hpp"
 #include "embedding/engine.hpp"
+#include "embedding/float_environment.hpp"
 #include "setup/joining.hpp"
 #include "setup/node_setup.hpp"
 #include "trace/sink.hpp"
@@ -48,16 +49,20 @@ error ended_for_plan(const std::string& name) {
           fmt::format("{}: goes over to the plan that is in force by now; ask again", name)};
 }
 
-/// Within a catch.
-error what_was_thrown(const std::string& name) {
+/// Within a catch. Where there is no memory for more it is a text that takes none.
+error what_was_thrown(const std::string& name) noexcept {
   try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return {errc::failed, name + ": memory is exhausted"};
-  } catch (const std::exception& thrown) {
-    return {errc::failed, name + ": " + thrown.what()};
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      return {errc::failed, name + ": memory is exhausted"};
+    } catch (const std::exception& thrown) {
+      return {errc::failed, name + ": " + thrown.what()};
+    } catch (...) {
+      return {errc::failed, name + ": something unknown went wrong"};
+    }
   } catch (...) {
-    return {errc::failed, name + ": something unknown went wrong"};
+    return {errc::failed, "out of memory"};
   }
 }
 
@@ -214,7 +219,7 @@ class member final : public engine {
                                "let the other members send them",
                                options.config, file_.plan.string(), file_.profile.string())};
     setup::awaiting_ways how{log_, [this] { return work_.stopped(); }, {}};
-    if (options.longest.count() > 0) how.longest = options.longest;
+    if (options.longest.count() > 0) how.longest = countable(options.longest);
     return setup::await_plan(file_, how);
   }
 
@@ -339,10 +344,19 @@ class member final : public engine {
     }
     if (begun) return give_waiting();
     running_.reset();
-    if (begun.error().code != errc::interrupted)
-      log_.tell(log_event::plan_refused, {{"why", begun.error().message}});
+    go_down(begun.error());
+  }
+
+  void go_down(const error& why) {
+    try {
+      if (why.code != errc::interrupted) log_.tell(log_event::plan_refused, {{"why", why.message}});
+      const std::lock_guard lock(mutex_);
+      why_down_ = why;
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      why_down_ = what_was_thrown(file_.name);
+    }
     const std::lock_guard lock(mutex_);
-    why_down_ = begun.error();
     state_ = state::down;
   }
 
@@ -389,9 +403,11 @@ class member final : public engine {
   void give_waiting() {
     std::unique_lock lock(mutex_);
     state_ = state::serving;
-    const auto waited = take_waiting();
+    const auto waited = std::exchange(waiting_, {});
     lock.unlock();
-    for (const auto& [id, each] : waited) {
+    for (const auto id : waited) {
+      const auto each = still_asked(id);
+      if (!each) continue;
       // What it has waited counts.
       if (auto& spec = each->wanted.spec; spec.deadline_ns >= 0)
         spec.deadline_ns = std::max<std::int64_t>(
@@ -400,23 +416,31 @@ class member final : public engine {
       try {
         give(id, each);
       } catch (...) {
-        fail(id, *each, what_was_thrown(file_.name));
+        try_to_fail(id, *each, what_was_thrown(file_.name));
       }
     }
   }
 
   void refuse_waiting() {
     std::unique_lock lock(mutex_);
-    const auto waited = take_waiting();
+    const auto waited = std::exchange(waiting_, {});
     lock.unlock();
-    for (const auto& [id, each] : waited) fail(id, *each, *why_down_);
+    for (const auto id : waited)
+      if (const auto each = still_asked(id)) try_to_fail(id, *each, *why_down_);
   }
 
-  std::map<std::uint64_t, std::shared_ptr<asked>> take_waiting() {
-    std::map<std::uint64_t, std::shared_ptr<asked>> waited;
-    for (const auto id : std::exchange(waiting_, {}))
-      if (const auto found = asked_.find(id); found != asked_.end()) waited.insert(*found);
-    return waited;
+  std::shared_ptr<asked> still_asked(std::uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = asked_.find(id);
+    return found != asked_.end() ? found->second : nullptr;
+  }
+
+  /// Whoever cannot even be told, for want of memory, is told by stop().
+  void try_to_fail(std::uint64_t id, const asked& each, const error& why) {
+    try {
+      fail(id, each, why);
+    } catch (...) {
+    }
   }
 
   const node_file file_;
@@ -443,6 +467,7 @@ class member final : public engine {
 
 result<std::unique_ptr<engine>> start_engine(const api::member_options& options,
                                              caf::actor_system* system) {
+  const default_float_environment here;
   auto how = configure(options);
   if (!how) return how.error();
   auto made = std::make_unique<member>(std::move(*how), system);

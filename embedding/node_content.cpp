@@ -213,7 +213,7 @@ result<void> node_content::stop() {
     engine_->stop();
     end_all_that_are_left();
     engine_.reset();
-    for (const auto& close : closers_) close();
+    for (const auto& each : closers_) each.close();
   } catch (...) {
     thrown = std::current_exception();  // Stopped all the same: others may wait for that.
   }
@@ -225,10 +225,11 @@ result<void> node_content::stop() {
   return {};
 }
 
-result<void> node_content::closes_with(std::function<void()> close) {
+result<void> node_content::closes_with(closer what) {
   const std::lock_guard lock(mutex_);
   if (state_ != state::serving) return used_after_stop();
-  closers_.push_back(std::move(close));
+  std::erase_if(closers_, [](const closer& each) { return each.is_over(); });
+  closers_.push_back(std::move(what));
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,13 @@ class node_content {
   result<std::string> order(const admin_order& wanted);
   std::vector<std::string> listens_at();
   result<void> stop();
-  /// close() is called at the end of stop(), once nobody is told anything any more. Not where it was stopped before: usage.
-  result<void> closes_with(std::function<void()> close);
+  /// What ends with it.
+  struct closer {
+    std::function<void()> close;  ///< At the end of stop(), once nobody is told anything any more.
+    std::function<bool()> is_over;  ///< Nothing is left to close. Must not call the node.
+  };
+  /// Not where it was stopped before: usage.
+  result<void> closes_with(closer what);
   /// Whether this thread is in one of its callbacks, or in one that takes log records.
   bool is_called_back() const;
   /// No callback begins any more.
@@ -67,7 +73,7 @@ class node_content {
   enum class state { serving, stopping, stopped } state_ = state::serving;
   std::size_t inside_ = 0;
   bool is_silent_ = false;
-  std::vector<std::function<void()>> closers_;
+  std::vector<closer> closers_;
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, std::shared_ptr<conversation>> conversations_;
 };
@@ -90,15 +96,24 @@ class node_access {
   static std::shared_ptr<node_content> content(const node& of) { return of.content_; }
 };
 
+/// So short a text takes no memory.
+inline problem out_of_memory() {
+  return {problem_code::failed, "out of memory"};
+}
+
 /// What make() gives, with every exception as a problem.
 template <class Make>
 auto without_exceptions(Make make) -> decltype(make()) {
   try {
     return make();
   } catch (const std::bad_alloc&) {
-    return problem{problem_code::failed, "memory is exhausted"};
+    return out_of_memory();
   } catch (const std::exception& thrown) {
-    return problem{problem_code::failed, thrown.what()};
+    try {
+      return problem{problem_code::failed, thrown.what()};
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    }
   }
 }
 

@@ -44,6 +44,29 @@ bool is_own_name(std::string_view host) {
          host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+int digit_of(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/// "a%2Fb" as "a/b"; what is no escape stays as it is.
+std::string unescaped(std::string_view text) {
+  std::string made;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool may_be = text[i] == '%' && i + 2 < text.size();
+    const int high = may_be ? digit_of(text[i + 1]) : -1;
+    const int low = may_be ? digit_of(text[i + 2]) : -1;
+    if (high < 0 || low < 0) {
+      made += text[i];
+      continue;
+    }
+    made += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return made;
+}
+
 bool has_strange_origin(const net::http_request& request) {
   const auto origin = request.field("origin");
   const auto scheme = origin.find("://");
@@ -157,7 +180,9 @@ void desk::take(std::shared_ptr<net::http_exchange> from) {
 
 std::size_t desk::most_body(const net::http_request& head) const {
   const auto* at = find_route(head.path);
-  if (at == nullptr || !has_method(at->method, head.method) || shut_out(*at, head)) return 0;
+  if (at == nullptr || at->method == "GET" || !has_method(at->method, head.method) ||
+      shut_out(*at, head))
+    return 0;
   return at->most_body;
 }
 
@@ -223,9 +248,8 @@ const std::string& desk::piece_of(std::int32_t id) const {
     const auto& tokens = *options_.model.tokens;
     pieces_.reserve(options_.model.vocabulary + 1);
     for (std::size_t i = 0; i < options_.model.vocabulary; ++i) {
-      const std::int32_t twice[] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(i)};
-      const auto one = tokens.decode({twice, 1}).size();
-      pieces_.push_back(tokens.decode(twice).substr(one));
+      const auto each = static_cast<std::int32_t>(i);
+      pieces_.push_back(tokens.decode_further({&each, 1}));
     }
     pieces_.emplace_back();  // Of what is no token.
   });
@@ -252,7 +276,7 @@ void desk::models(const exchange& from) {
   constexpr std::string_view list = "/v1/models";
   if (path == list) return reply(*from, models_json(one));
   const auto name = path.substr(list.size() + 1);
-  if (name == served.id) return reply(*from, one);
+  if (unescaped(name) == served.id) return reply(*from, one);
   refuse(*from, no_such_model(std::string(name)));
 }
 
@@ -439,6 +463,14 @@ void desk::detokenize(const exchange& from) {
   const auto asked = parse_detokenize(from->request().body, limits());
   if (asked.problem) return refuse(*from, *asked.problem);
   if (!knows(*from, asked.content.model)) return;
+  const auto context = options_.model.context;
+  if (const auto n = asked.content.ids.size(); n > context)
+    return refuse(*from,
+                  {.message = fmt::format("This model's maximum context length is {} tokens. "
+                                          "However, you sent {}. Please send fewer.",
+                                          context, n),
+                   .param = "tokens",
+                   .code = "context_length_exceeded"});
   reply(*from,
         json_text(ordered_json{{"prompt", options_.model.tokens->decode(asked.content.ids)}}));
 }

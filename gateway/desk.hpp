@@ -46,7 +46,7 @@ class desk {
   }
 
   void take(std::shared_ptr<net::http_exchange> from);
-  /// How many bytes of its body are read; 0 where take() refuses it by its path or fields alone.
+  /// How many bytes of its body are read; 0 where take() refuses it by its path or fields alone, and where a body says nothing.
   std::size_t most_body(const net::http_request& head) const;
 
   // Of jobs:

@@ -310,8 +310,12 @@ void order_desk::settle(const std::string& id, order& of, answer told) {
   if (of.is_stranger) --n_strangers_;
   for (const auto& each : std::exchange(of.lookers, {}))
     each.from->respond(of.told->status, of.told->fields, of.told->body);
-  ended_.push_back(id);
-  forget_oldest();
+  // By its end a token is known, or not any more.
+  const bool is_known = std::ranges::find(known_, of.digest) != known_.end();
+  if (is_known)
+    keep(id, ended_, most_kept);
+  else
+    keep(id, ended_of_strangers_, most_kept_of_strangers);
   set_busy();
 }
 
@@ -321,10 +325,11 @@ void order_desk::remember(const std::string& digest) {
   known_.push_back(digest);
 }
 
-void order_desk::forget_oldest() {
-  if (ended_.size() <= most_kept) return;
-  orders_.erase(ended_.front());
-  ended_.erase(ended_.begin());
+void order_desk::keep(const std::string& id, std::vector<std::string>& among, std::size_t most) {
+  among.push_back(id);
+  if (among.size() <= most) return;
+  orders_.erase(among.front());
+  among.erase(among.begin());
 }
 
 void order_desk::set_busy() {

@@ -29,7 +29,8 @@
 ///     | after its verb's time: 504; what came of it is in the node's audit
 ///
 /// A token that was right before is a known one, and the others are strangers: only so many of their orders are under way, and
-/// only so many of an address begin in a second. A crowd with wrong tokens holds up nobody whose token is known.
+/// only so many of an address begin in a second, and only so many that ended are kept. A crowd with wrong tokens holds up nobody whose
+/// token is known, and throws away nothing that came of that one's orders.
 namespace ordermoe::gateway {
 
 class order_desk {
@@ -40,6 +41,7 @@ class order_desk {
   static constexpr std::size_t most_strangers_a_second = 4;  ///< That begin, of one address.
   static constexpr std::size_t most_strange_addresses = 64;  ///< In one second.
   static constexpr std::size_t most_kept = 64;               ///< Orders that ended.
+  static constexpr std::size_t most_kept_of_strangers = 8;   ///< Beside them.
   static constexpr std::size_t most_known = 64;              ///< Tokens.
   static constexpr std::size_t most_lookers = 8;             ///< That wait for one order.
 
@@ -88,7 +90,8 @@ class order_desk {
   void settle(const std::string& id, order& of, answer told);
   answer answer_of(const std::string& id, const order& of, const result<std::string>& reply);
   void remember(const std::string& digest);
-  void forget_oldest();
+  /// The oldest of these is forgotten for it where there are too many.
+  void keep(const std::string& id, std::vector<std::string>& among, std::size_t most);
   void tick();
   void set_busy();
   static void say_running(net::http_exchange& to, const std::string& id, const order& of);
@@ -100,6 +103,7 @@ class order_desk {
   std::mt19937_64 random_;
   std::map<std::string, order> orders_;           ///< By id.
   std::vector<std::string> ended_;                ///< Ids, the oldest first.
+  std::vector<std::string> ended_of_strangers_;   ///< Likewise, of tokens not known.
   std::vector<std::string> known_;                ///< Digests of tokens, the latest used last.
   std::map<std::string, std::size_t> strangers_;  ///< That began in this second, by address.
   clock::time_point second_;                      ///< When it began.

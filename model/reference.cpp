@@ -79,7 +79,8 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   std::optional<streaming_decoder> decoder;
   // The caller keeps the tokenizer alive; this pointer shares no ownership.
   if (tokens != nullptr)
-    decoder.emplace(std::shared_ptr<const tokenizer>(std::shared_ptr<void>(), tokens));
+    decoder.emplace(std::shared_ptr<const tokenizer>(std::shared_ptr<void>(), tokens),
+                    config.encoder_decoder ? std::span<const std::int32_t>() : prompt);
   compute(0, prompt);
   if (config.encoder_decoder)
     compute(prompt.size(), std::span(&config.encoder_decoder->decoder_start_id, 1));

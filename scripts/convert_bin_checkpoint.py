@@ -23,8 +23,8 @@ import tempfile
 from pathlib import Path
 
 INDEX = "pytorch_model.bin.index.json"
-KEPT = ("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-        "merges.txt", "spiece.model")
+KEPT = ("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json",
+        "chat_template.jinja", "vocab.json", "merges.txt", "spiece.model")
 
 
 def fail(message):

@@ -41,6 +41,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* boot_name = "boot";
+
 std::vector<std::string> names_of(const cluster& servers) {
   std::vector<std::string> names;
   for (const auto& server : servers.servers) names.push_back(server.name);
@@ -86,11 +88,23 @@ result<void> keep_earlier(const fs::path& trace) {
                                      kept.string(), problem.message())};
 }
 
+/// The folder of what a node has to know the next time.
+result<void> make_state(const node_file& file) {
+  const auto place = fmt::format("node {}: state", file.name);
+  std::error_code failed;
+  fs::create_directories(file.state, failed);
+  if (failed)
+    return error{errc::io, fmt::format("{} {}: cannot be made: {}; name another folder", place,
+                                       file.state.string(), failed.message())};
+  if (auto writable = check_writable(file.state / boot_name); !writable)
+    return at(place, writable.error());
+  return {};
+}
+
 /// How often this node was started, this time included.
 result<std::uint64_t> count_start(const fs::path& state) {
   std::error_code failed;
-  fs::create_directories(state, failed);
-  const auto path = state / "boot";
+  const auto path = state / boot_name;
   std::uint64_t boot = 0;
   if (fs::exists(path, failed)) {
     const auto text = read_file(path, 64);
@@ -337,18 +351,18 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
   // Where processors or libraries round otherwise, answers would depend on who computed what.
   const auto arithmetic = arithmetic_of(content.loading.device, shape.kind, file.state);
   if (!arithmetic) return arithmetic.error();
-  std::vector<net::agreement> agreed{
-      {"model", content.model_digest},
+  auto agreed = model_agreements(content.model_digest, shape);
+  const net::agreement others[] = {
       {"cluster_file", sha256_hex(cluster_toml(content.servers))},
       {"plan", sha256_hex(*plan)},
       {"strategy", service.chosen.name},
       {"costs", content.costs.name},
-      {"hidden_size", std::to_string(shape.hidden_size)},
       {"kv_row_bytes",
        std::to_string(shape.kv_row_size() * model::bytes_per_number(content.model->kv()))},
       {"chunk_rows", std::to_string(service.chunk_rows)},
       {"most_positions", std::to_string(service.most_positions)},
   };
+  agreed.insert(agreed.end(), std::begin(others), std::end(others));
   agreed.insert(agreed.end(), arithmetic->begin(), arithmetic->end());
   if (service.rehearsed)
     agreed.emplace_back("rehearsal",
@@ -368,6 +382,16 @@ model::weight_storage kept_as(precision kept) {
 }
 
 }  // namespace
+
+std::vector<net::agreement> model_agreements(const std::string& digest,
+                                             const model::model_config& shape) {
+  auto ends = shape.other_eos_ids;
+  if (shape.eos_id >= 0) ends.push_back(shape.eos_id);
+  std::ranges::sort(ends);
+  return {{"model", digest},
+          {"ends", fmt::format("{}", fmt::join(ends, " "))},
+          {"hidden_size", std::to_string(shape.hidden_size)}};
+}
 
 result<node_place> place_node(const node_file& file) {
   node_place made;
@@ -418,6 +442,19 @@ result<node_outlook> check_without_plan(const node_file& file) {
 }
 
 }  // namespace
+
+result<void> check_places(const node_file& file) {
+  std::error_code ignored;
+  auto there = file.state;
+  while (!fs::exists(there, ignored) && there.has_parent_path() && there != there.parent_path())
+    there = there.parent_path();
+  if (auto made = make_state(file); !made) return made;
+  for (auto each = file.state; each != there; each = each.parent_path()) fs::remove(each, ignored);
+  if (file.trace.empty()) return {};
+  if (auto writable = check_writable(file.trace); !writable)
+    return at(fmt::format("node {}: trace", file.name), writable.error());
+  return {};
+}
 
 result<node_outlook> check_node(const node_file& file, job& work) {
   if (lacks_plan(file)) return check_without_plan(file);
@@ -492,6 +529,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   content->loading.device = std::move(*device);
   auto transport = transport_of(file, content->servers);
   if (!transport) return transport.error();
+  if (auto made = make_state(file); !made) return made.error();
   const auto plan = read_plan_file(file.plan);
   if (!plan) return plan.error();
   auto disk = open_disk(content->folder, file.state);

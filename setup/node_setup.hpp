@@ -29,6 +29,15 @@ struct node_place {
 /// Errors: those of prepare_node that concern cluster file, members, certificates and the model's folder.
 result<node_place> place_node(const node_file& file);
 
+/// What of the model two nodes have alike: its digest and size, and the ids that end a text, which
+/// generation_config.json adds to and the digest does not cover.
+std::vector<net::agreement> model_agreements(const std::string& digest,
+                                             const model::model_config& shape);
+
+/// Whether the node can write where its file says, its state and its trace; on the node's own host. Leaves nothing behind. Error:
+/// io.
+result<void> check_places(const node_file& file);
+
 /// What a node would do, found out without loading weights, listening or counting a start.
 struct node_outlook {
   std::uint32_t server = 0;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "config/cost_profile.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
 #include "planning/json_text.hpp"
@@ -195,6 +196,11 @@ std::string first_difference(const cluster& found, const cluster& expected) {
       if (!first.empty()) return first;
     }
   return {};
+}
+
+std::string named_costs(const plan_origin& origin) {
+  auto name = origin.costs.substr(0, origin.costs.find(", "));
+  return check_cost_profile(name) ? name : std::string();
 }
 
 result<void> check_made_for(const plan_file& file, const world& content) {

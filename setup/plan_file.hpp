@@ -35,6 +35,10 @@ struct plan_file {
   plan_origin origin;
 };
 
+/// The charges that a plan was made for as `costs` options name them: without the precisions that stand behind the name, which
+/// are asked for otherwise. Empty where there are none of that name.
+std::string named_costs(const plan_origin& origin);
+
 std::string plan_file_json(const world& content, const preparation_request& request,
                            const prepared& ready);
 

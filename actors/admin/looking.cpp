@@ -68,7 +68,7 @@ void admin_state::tell_experts(const order_ptr& order, const json_value& argumen
     if (layer && *layer >= plan.n_layers)
       return book->refuse(order, {errc::usage, fmt::format("found layer {}, expected 0 to {}",
                                                            *layer, plan.n_layers - 1)});
-    book->tell(order, experts_report(context(), plan, layer, server));
+    book->tell(order, experts_report(context(), now, layer, server));
   });
 }
 
@@ -163,9 +163,8 @@ void admin_state::list_tokens(const order_ptr& order, const json_value&) {
 }
 
 void admin_state::show_plan(const order_ptr& order, const json_value&) {
-  with_plan(order, [this, order](const in_force& now) {
-    book->tell(order, plan_report(context(), now.content->plan));
-  });
+  with_plan(order,
+            [this, order](const in_force& now) { book->tell(order, plan_report(context(), now)); });
 }
 
 void admin_state::tell_history(const order_ptr& order, const json_value&) {

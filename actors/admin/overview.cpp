@@ -179,9 +179,10 @@ ordered_json peers_report(const service_context& context, const ordered_json& fi
           {"lanes", std::move(lanes)}};
 }
 
-ordered_json experts_report(const service_context& context, const planning::plan& plan,
+ordered_json experts_report(const service_context& context, const in_force& now,
                             std::optional<std::uint32_t> layer,
                             std::optional<std::uint32_t> server) {
+  const auto& plan = now.content->plan;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> hosted;
   for (const auto& each : plan.experts) {
     const auto where = static_cast<std::uint32_t>(each.server.index());
@@ -196,7 +197,8 @@ ordered_json experts_report(const service_context& context, const planning::plan
         {{"layer", place.first}, {"server", name_of(context, place.second)}, {"experts", experts}});
   }
   return {{"epoch", plan.epoch},
-          {"strategy", plan.strategy},
+          {"strategy", now.policy.name},
+          {"placement", plan.strategy},
           {"layers", plan.n_layers},
           {"experts_of_a_layer", plan.n_experts},
           {"hosted", std::move(lines)}};

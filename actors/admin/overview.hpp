@@ -34,7 +34,7 @@ nlohmann::ordered_json peers_report(const service_context& context,
                                     const nlohmann::ordered_json& figures,
                                     const std::set<std::uint32_t>& away);
 /// Which servers host which experts, of the layer or server that is named.
-nlohmann::ordered_json experts_report(const service_context& context, const planning::plan& plan,
+nlohmann::ordered_json experts_report(const service_context& context, const in_force& now,
                                       std::optional<std::uint32_t> layer,
                                       std::optional<std::uint32_t> server);
 /// One request, and the memory that it has on this server; null where this server's users did not ask it. `now_ns`: since

@@ -30,7 +30,8 @@ ordered_json members_report(const service_context& context, const in_force& now,
           {"boot", context.seat->boot},
           {"epoch", now.content->plan.epoch},
           {"epochs", status.epochs},
-          {"strategy", now.content->plan.strategy},
+          {"strategy", now.policy.name},
+          {"placement", now.content->plan.strategy},
           {"policy", now.content->policy},
           {"admitting", status.admitting},
           {"drained", status.drained},
@@ -54,7 +55,8 @@ ordered_json requests_report(const service_context& context, const server_status
           {"requests", std::move(requests)}};
 }
 
-ordered_json plan_report(const service_context& context, const planning::plan& plan) {
+ordered_json plan_report(const service_context& context, const in_force& now) {
+  const auto& plan = now.content->plan;
   auto servers = ordered_json::array();
   for (std::uint32_t server = 0; server < context.n_servers(); ++server) {
     const auto here = [&](const auto& each) { return each.server.index() == server; };
@@ -64,7 +66,8 @@ ordered_json plan_report(const service_context& context, const planning::plan& p
                        {"most_bytes", plan.expert_bytes_limit[server]}});
   }
   return {{"epoch", plan.epoch},
-          {"strategy", plan.strategy},
+          {"strategy", now.policy.name},
+          {"placement", plan.strategy},
           {"servers", std::move(servers)},
           {"plan", ordered_json::parse(planning::plan_json(plan))}};
 }

@@ -25,7 +25,8 @@ std::string admission_during(const proposal& of);
 /// Of the plan that is in force once it is applied, over others or at once.
 std::uint64_t last_epoch(const proposal& of);
 
-/// Servers, who is connected, plan and policy in force. `away`: who is not; `absent`: who is no member.
+/// Servers, who is connected, plan and policy in force. `away`: who is not; `absent`: who is no member. Here and in what
+/// follows `strategy` is the one that was asked for, and `placement` whose placement won its trial.
 nlohmann::ordered_json members_report(const service_context& context, const in_force& now,
                                       const server_status& status,
                                       const std::set<std::uint32_t>& away,
@@ -34,7 +35,7 @@ nlohmann::ordered_json members_report(const service_context& context, const in_f
 /// `now_ns`: since the start of the service.
 nlohmann::ordered_json requests_report(const service_context& context, const server_status& status,
                                        std::int64_t now_ns);
-nlohmann::ordered_json plan_report(const service_context& context, const planning::plan& plan);
+nlohmann::ordered_json plan_report(const service_context& context, const in_force& now);
 nlohmann::ordered_json history_report(const history& known);
 nlohmann::ordered_json proposal_report(const service_context& context, const proposal& of);
 /// The proposal, with the (layer, expert) that each server gains and loses beside `before`.

@@ -178,7 +178,7 @@ caf::behavior greeting(caf::event_based_actor* self, const std::shared_ptr<speak
 namespace {
 
 std::shared_ptr<speaker_state> begin(caf::event_based_actor* self, caf_connection_ptr with) {
-  // A broken invariant ends the program, as it does on any other thread.
+  // What is thrown ends the program, as on any other thread; CAF calls this within its catch, so that std::terminate says what it was.
   self->set_exception_handler([](std::exception_ptr&) -> caf::error { std::terminate(); });
   self->set_default_handler(caf::drop);
   return std::make_shared<speaker_state>(speaker_state{std::move(with)});

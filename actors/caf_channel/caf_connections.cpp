@@ -167,6 +167,7 @@ class all_caf_connections final : public net::connections {
   /// The actor that is published. What comes before start() waits.
   caf::behavior begin(caf::event_based_actor* self) {
     hub_self_ = self;
+    // As in caf_connection.cpp.
     self->set_exception_handler([](std::exception_ptr&) -> caf::error { std::terminate(); });
     self->set_default_handler(caf::skip);
     self->set_exit_handler([](const caf::exit_msg&) {});

@@ -40,7 +40,8 @@ class cluster_clients {
   };
   using expert_sink = std::function<void(const expert_answer&)>;
 
-  /// Dials all of them when it returns. Error: what keeps its transport from starting.
+  /// Dials all of them when it returns. Once a second it looks whether the identity's files have changed: another certificate is
+  /// shown from then on, and a node that is revoked is away. Error: what keeps its transport from starting.
   static result<std::unique_ptr<cluster_clients>> start(
       std::shared_ptr<const net::tls_identity> identity, std::vector<place> nodes,
       net::connections_maker carried_by = {});

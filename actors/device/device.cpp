@@ -1,7 +1,10 @@
 #include "actors/device/device.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -47,6 +50,13 @@ void batch::count_cost(const cost_profile& costs, std::int64_t expert_bytes,
       bytes_read = costs.head_bytes;
       break;
   }
+}
+
+std::size_t batch::waiting_rows() const {
+  std::size_t n = heads.size();
+  for (const auto& work : attends) n += work.n;
+  for (const auto& share : experts) n += share.n;
+  return n;
 }
 
 void batch::clear() {
@@ -229,7 +239,9 @@ void device::set_apart_incomplete(batch& content) {
   if (incomplete_.empty()) return;
   std::erase_if(content.attends, [&](attend_work& work) {
     if (!incomplete_.contains(work.terms.request)) return false;
-    content.unserved.push_back(std::move(work));
+    content.unserved.push_back(
+        {work.token,
+         {errc::failed, "its KV rows are not as attention needs them, or could not be kept"}});
     return true;
   });
 }
@@ -290,6 +302,17 @@ void device::run_attention(batch& content) {
       const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
     };
+    const auto is_finite = [&](const std::vector<float>& of) {
+      return all_finite(std::span(of).subspan(row * width, n * width));
+    };
+    if (!is_finite(hidden) || !is_finite(normed)) {
+      content.unserved.push_back(
+          {work.token,
+           {errc::failed, fmt::format("the attention of layer {} gives numbers that are not finite",
+                                      content.layer)}});
+      row += n;
+      continue;
+    }
     // Its room is used again.
     auto row_hidden = std::move(work.hidden);
     row_hidden.assign(hidden.begin() + static_cast<std::ptrdiff_t>(row * width),
@@ -383,6 +406,15 @@ void device::run_heads(batch& content) {
     content.head_results.push_back({logits, first, count, std::move(work.lent)});
     first += count;
   }
+}
+
+/// By exponents, so that compilers find vector instructions for it.
+bool all_finite(std::span<const float> numbers) {
+  constexpr std::uint32_t exponent = 0x7f800000u;
+  std::uint32_t any = 0;
+  for (const float number : numbers)
+    any |= (std::bit_cast<std::uint32_t>(number) & exponent) == exponent;
+  return any == 0;
 }
 
 wire::expert_output failed_output(const wire::expert_call& call, const error& why) {

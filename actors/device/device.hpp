@@ -35,6 +35,12 @@ struct expert_share {
   std::uint32_t n = 0;  ///< Of call->work.call.items, how many are for this batch's expert.
 };
 
+/// Attention that its token waits for in vain.
+struct unserved_work {
+  token_actor token;
+  error why;
+};
+
 /// Work of one kind that runs as one: all rows that waited for the same weights.
 struct batch {
   work_kind kind = work_kind::attend;
@@ -44,11 +50,11 @@ struct batch {
   std::vector<expert_share> experts;
   std::vector<head_work> heads;
   // Filled by device::run:
-  std::vector<select_query> attended;   ///< One for each of `attends`.
+  std::vector<select_query> attended;   ///< One for each of `attends` that can go on.
   std::vector<head_done> head_results;  ///< One for each of `heads`.
   kv_written streamed;
   std::vector<std::shared_ptr<running_call>> complete;  ///< Calls whose last batch this was.
-  std::vector<attend_work> unserved;  ///< Of `attends`: their rows are not as attention needs them.
+  std::vector<unserved_work> unserved;                  ///< Of what `attends` had.
   std::int64_t tensor_ns = 0;
   std::optional<error> failed;  ///< Nothing came of it.
   // Filled by whoever starts and ends it:
@@ -60,6 +66,8 @@ struct batch {
   void count_cost(const cost_profile& costs, std::int64_t expert_bytes, std::size_t hidden_size);
   /// Once it has run: whether anything can go on because of it.
   bool matters() const { return kind != work_kind::expert || !complete.empty(); }
+  /// Of the work in it, before it runs.
+  std::size_t waiting_rows() const;
   /// Back to no work, with the memory of what it had.
   void clear();
 };
@@ -140,6 +148,9 @@ class device {
   std::unordered_map<std::uint64_t, std::vector<model::kv_cache>> caches_;
   std::vector<std::shared_ptr<std::vector<float>>> logit_rooms_;  ///< Of batches before.
 };
+
+/// No infinity, no NaN: no other server takes in what has one.
+bool all_finite(std::span<const float> numbers);
 
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and
 /// summed in rank order into one row.

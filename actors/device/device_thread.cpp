@@ -5,6 +5,7 @@
 #include <caf/scheduler/abstract_coordinator.hpp>
 
 #include <algorithm>
+#include <cfenv>
 #include <chrono>
 
 #include "actors/scheduling/processor_time.hpp"
@@ -70,6 +71,8 @@ rehearsal_figures device_thread::rehearsed_so_far() {
 }
 
 void device_thread::run() {
+  // Whatever rounding and denormal numbers are like where it was started: other servers must get the same bits. Its team inherits it.
+  std::fesetenv(FE_DFL_ENV);
   // The kernel may let a sleep end later than asked, to save wake-ups: by 50 us where nothing else is said.
   if (rehearsed_) ::prctl(PR_SET_TIMERSLACK, 1UL);
   model::thread_team team(n_threads_);
@@ -127,8 +130,13 @@ bool device_thread::may_help() const {
 bool device_thread::all_is_short() const {
   // A network that is not read for longer is a slow one.
   constexpr std::int64_t most_ns = 100'000;
+  // Those before were short with few rows: what a prompt has at once takes longer.
+  constexpr std::size_t most_rows = 48;
   const auto n = static_cast<std::int64_t>(waiting_.waiting().size());
-  return !rehearsed_ && n * recent_ns_ <= most_ns;
+  if (rehearsed_ || n * recent_ns_ > most_ns) return false;
+  std::size_t rows = 0;
+  for (const auto& each : waiting_.waiting()) rows += each->waiting_rows();
+  return rows <= most_rows;
 }
 
 bool device_thread::help(caf::execution_unit* unit) {

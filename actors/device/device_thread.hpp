@@ -151,7 +151,8 @@ class device_thread final : public caf::execution_unit {
   std::vector<std::function<void(device&)>> jobs_;
   bool claimed_ = false;  ///< One thread at a time uses the tensors.
   std::thread::id helper_;
-  std::int64_t recent_ns_ = 0;  ///< What batches took lately.
+  /// What batches took lately; of a device that has run none nobody knows yet that they are short.
+  std::int64_t recent_ns_ = 1'000'000;
   rehearsed_clock charged_;
   std::int64_t asked_ns_ =
       0;  ///< When the first of those that wait was asked for, where none waited; rehearsed.

@@ -128,6 +128,9 @@ struct change_overdue {
   std::uint64_t change = 0;
 };
 
+/// From itself: experts that a change of plan let go of and that could not be read back may be readable now.
+struct read_experts {};
+
 /// From an edge server: how the links that leave a server are.
 struct links_told {
   wire::link_report report;
@@ -191,7 +194,7 @@ using planner_actor = caf::typed_actor<
     caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
     caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plans_installed>,
     caf::reacts_to<requests_ended>, caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>,
-    caf::reacts_to<change_overdue>, caf::reacts_to<plan_step>,
+    caf::reacts_to<change_overdue>, caf::reacts_to<read_experts>, caf::reacts_to<plan_step>,
     caf::replies_to<plan_query>::with<plan_proposal>,
     caf::replies_to<drift_query>::with<drift_report>,
     caf::replies_to<in_force_query>::with<in_force>,
@@ -471,7 +474,8 @@ struct kv_written {
 /// From a token: it left this server or ended.
 struct token_departed {
   token_key key;
-  std::uint32_t step = 0;  ///< Up to which it was here.
+  std::uint32_t step = 0;            ///< Up to which it was here.
+  planning::server_mask called = 0;  ///< Others that it called from here, and awaits where it goes.
 };
 
 /// From a token: its position is done, and the same actor goes on as the token of the next one.
@@ -507,12 +511,13 @@ struct compute_load {
   std::int64_t wait_ns = 0;
 };
 
-/// From a link: a frame for this server went nowhere, since it is not connected.
+/// From a link: a frame for this server went nowhere, since it is not connected or the frame too large.
 struct undeliverable {
   wire::frame_kind kind = wire::frame_kind::token;
   std::uint32_t to = 0;
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
+  std::size_t bytes = 0;  ///< Serialised.
 };
 
 /// From the planner: let no request begin from now on; answer with admission_held once none is in
@@ -685,6 +690,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::price_links)
 ORDERMOE_LOCAL_MESSAGE(actors::problem)
 ORDERMOE_LOCAL_MESSAGE(actors::propose_replan)
 ORDERMOE_LOCAL_MESSAGE(actors::push_plan)
+ORDERMOE_LOCAL_MESSAGE(actors::read_experts)
 ORDERMOE_LOCAL_MESSAGE(actors::replan)
 ORDERMOE_LOCAL_MESSAGE(actors::request_deadline)
 ORDERMOE_LOCAL_MESSAGE(actors::request_moved)

@@ -1,5 +1,6 @@
 #include "ordermoe/actors.hpp"
 
+#include <memory>
 #include <utility>
 
 #include "embedding/host/gateway.hpp"
@@ -31,11 +32,19 @@ result<gateway_actor> open_gateway(caf::actor_system& host, node& of) {
     const auto content = node_access::content(of);
     const auto census = std::make_shared<actors::actor_census>();
     const auto gateway = spawn_gateway(host, content, census);
-    const auto close = [census, gateway] {
-      caf::anon_send_exit(gateway, caf::exit_reason::user_shutdown);
-      census->await_none();
+    // The node keeps neither alive: the gateway's system may end before it, and waits for whoever is alive. Of actors that have
+    // ended nobody has the census any more.
+    const auto close = [of = std::weak_ptr(census),
+                        to = caf::actor_cast<caf::weak_actor_ptr>(gateway)] {
+      const auto still_there = of.lock();
+      if (!still_there) return;
+      if (auto it = to.lock())
+        caf::anon_send_exit(caf::actor_cast<caf::actor>(std::move(it)),
+                            caf::exit_reason::user_shutdown);
+      still_there->await_none();
     };
-    if (const auto closes = content->closes_with(close); !closes) {
+    const auto is_over = [of = std::weak_ptr(census)] { return of.expired(); };
+    if (const auto closes = content->closes_with({close, is_over}); !closes) {
       close();
       return closes.problem();
     }

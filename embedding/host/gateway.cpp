@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "config/threads.hpp"
+
 namespace ordermoe::api {
 
 namespace {
@@ -84,13 +86,22 @@ struct gateway_state {
       self->demonitor(to);
   }
 
-  status_actor status_of_node() {
-    if (!asker) {
-      asker = self->spawn<caf::detached>(
-          [node = node](status_actor::pointer) { return tell_status(node); });
-      actors::actor_census::count(census, asker);
-    }
-    return asker;
+  /// Whether there is a thread for it is tried first: one that CAF 0.17 could not start counts for its system, which never ends then.
+  result<void> begin_asking() {
+    if (asker) return {};
+    if (!check_threads(1))
+      return problem{problem_code::failed,
+                     "the system gives no thread to wait for the status on; raise its limits"};
+    asker = self->spawn<caf::detached>(
+        [node = node](status_actor::pointer) { return tell_status(node); });
+    actors::actor_census::count(census, asker);
+    return {};
+  }
+
+  caf::result<node_status> tell(ask_node_status question) {
+    if (auto begun = without_exceptions([this] { return begin_asking(); }); !begun)
+      return node_status{{}, begun.problem()};
+    return self->delegate(asker, question);
   }
 };
 
@@ -110,9 +121,7 @@ inner_gateway_actor spawn_gateway(caf::actor_system& host, std::shared_ptr<node_
         return {
             [&state](submit_prompt& message) { state.submit(message); },
             [&state](const cancel_prompt& message) { state.cancel(message); },
-            [self, &state](ask_node_status question) {
-              return self->delegate(state.status_of_node(), question);
-            },
+            [&state](ask_node_status question) { return state.tell(question); },
             [&state](forget_prompt message) { state.forget(message.request); },
         };
       });

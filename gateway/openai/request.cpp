@@ -225,6 +225,16 @@ std::string content_of(const fields& message, std::optional<api_problem>& proble
   return message.string("content", {});
 }
 
+/// Members of an answer, as OpenAI's library writes one that it says again, where they hold nothing.
+std::vector<std::string_view> empty_members(const json& message) {
+  std::vector<std::string_view> names;
+  for (const char* name : {"tool_calls", "function_call", "audio", "annotations"})
+    if (const auto found = message.find(name);
+        found != message.end() && (found->is_null() || *found == json::array()))
+      names.emplace_back(name);
+  return names;
+}
+
 std::vector<model::chat_message> read_messages(const fields& of,
                                                std::optional<api_problem>& problem) {
   const auto* value = of.find("messages");
@@ -249,7 +259,7 @@ std::vector<model::chat_message> read_messages(const fields& of,
       return {};
     }
     const fields message(each, path, problem);
-    message.only({"role", "content", "name", "refusal", "reasoning_content"});
+    message.only({"role", "content", "name", "refusal", "reasoning_content"}, empty_members(each));
     const auto role = message.string("role", {});
     model::chat_message made;
     if (role == "system" || role == "developer")

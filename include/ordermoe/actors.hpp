@@ -66,17 +66,17 @@ struct node_status {
 using gateway_actor = caf::typed_actor<caf::reacts_to<submit_prompt>, caf::reacts_to<cancel_prompt>,
                                        caf::replies_to<ask_node_status>::with<node_status>>;
 
-/// As node::start, but the host's scheduler runs the actors: of the threads that node::start names there are only the
-/// computing ones, that of the planner (one of the system's detached), and with member_options those of the network and of
-/// questions. The host's system must outlive the node and keeps its own configuration; a scheduler that naps
-/// (work-stealing.moderate-poll-attempts) adds its naps to tokens' times. From no thread of the host's scheduler, as it waits for
-/// actors there; nor may stop() or the node's end be. The planner's thread ends a moment after
-/// stop() has returned.
+/// As node::start, but the host's scheduler runs the actors: there are all threads that node::start names but those of a system
+/// of its own (docs/EMBEDDING.md has a table), and what plans is on a detached thread of the host's system, which ends a moment
+/// after stop() has returned. The host's system must outlive the node and keeps its own configuration; a
+/// scheduler that naps (work-stealing.moderate-poll-attempts) adds its naps to tokens' times. From no thread of the host's
+/// scheduler, as it waits for actors there; nor may stop() or the node's end be.
 result<node> start_in(caf::actor_system& host, const cluster_options& options);
 result<node> start_in(caf::actor_system& host, const member_options& options);
 
 /// An actor of the host's system that speaks for the node, in whatever system that runs, or none. It ends with stop(), which
-/// waits for it; where it is ended before, what it submitted is cancelled. Asking for the status takes one more detached
+/// waits for it, or once nobody has a handle of it and all that it submitted has ended: the host's system may end before a node
+/// that runs elsewhere. Where it is ended before, what it submitted is cancelled. Asking for the status takes one more detached
 /// thread from then on. Problem: usage where the node was stopped.
 result<gateway_actor> open_gateway(caf::actor_system& host, node& of);
 

@@ -37,9 +37,11 @@ struct cluster_options {
   /// Perplexity that answers may lose, in per cent; negative: without limit. None: that of `plan`, or 0. It holds for every
   /// request that does not state less (prompt::quality_percent).
   std::optional<double> quality_percent = {};
-  std::string costs = "mixtral-8x7b";  ///< What the planner charges a token's work, or `measured`.
-  std::size_t search_steps = 10000;    ///< Of the planner's search.
-  double concurrency = 4;              ///< Requests in flight that are planned for.
+  /// What the planner charges a token's work: `measured`, which is that of the model that runs, or a larger model's, as
+  /// mixtral-8x7b. Empty: that of `plan`, or measured.
+  std::string costs = {};
+  std::size_t search_steps = 10000;  ///< Of the planner's search.
+  double concurrency = 4;            ///< Requests in flight that are planned for.
   std::size_t threads =
       0;  ///< That each server computes with; 0: the machine's, divided among them.
   std::uint32_t most_positions =

@@ -289,6 +289,21 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
 
 namespace {
 
+/// Some of Qwen3's files name the field as Mixtral's do; one that has both names says the same twice.
+void read_n_experts(field_reader& fields, model_config& config) {
+  constexpr std::size_t most = 4096;
+  const char* field = n_experts_field(config.kind);
+  constexpr const char* other = "num_local_experts";
+  const bool takes_other = config.kind == family::qwen3_moe && fields.find(other) != nullptr;
+  if (!takes_other) return fields.natural(field, 1, most, config.n_experts);
+  fields.natural(other, 1, most, config.n_experts);
+  const json* own = fields.find(field);
+  if (own != nullptr && *own != *fields.find(other))
+    fields.fail(errc::mismatch, other,
+                fmt::format("{}, but {} says {}; leave out what is not the model's",
+                            field_reader::shown(*fields.find(other)), field, own->dump()));
+}
+
 /// The sizes that every decoder states.
 void read_sizes(field_reader& fields, model_config& config) {
   const bool qwen = is_qwen(config.kind);
@@ -306,7 +321,7 @@ void read_sizes(field_reader& fields, model_config& config) {
   // it.
   fields.natural("num_key_value_heads", 1, 1024, config.n_kv_heads,
                  qwen ? std::nullopt : std::optional(config.n_heads));
-  fields.natural(n_experts_field(config.kind), 1, 4096, config.n_experts);
+  read_n_experts(fields, config);
   fields.natural("num_experts_per_tok", 1, 64, config.top_k);
   fields.natural("vocab_size", 1, 1 << 24, config.vocab_size);
   fields.natural("max_position_embeddings", 1, 1 << 20, config.max_context);
@@ -406,8 +421,9 @@ void refuse_additions(field_reader& fields, const model_config& config) {
     fields.neutral("mlp_only_layers", json::array());
   }
   fields.neutral("layer_types", json(std::vector<std::string>(config.n_layers, "full_attention")));
-  for (const char* field : {"quantization_config", "clip_qkv", "attn_logit_softcapping",
-                            "final_logit_softcapping", "logit_scale", "first_k_dense_replace"})
+  for (const char* field :
+       {"quantization_config", "clip_qkv", "attn_logit_softcapping", "final_logit_softcapping",
+        "logit_scale", "first_k_dense_replace", "dual_chunk_attention_config"})
     if (const json* found = fields.find(field))
       fields.fail(errc::unsupported, field,
                   fmt::format("{} would change the computation, supported is null (or leaving it "

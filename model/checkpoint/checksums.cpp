@@ -74,7 +74,8 @@ bool belongs_to_model(std::string_view name) {
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
          name == "config.json" || name == "tokenizer.model" || name == "spiece.model" ||
          name.starts_with("tokenizer") || name == "generation_config.json" ||
-         name == "special_tokens_map.json" || name == "vocab.json" || name == "merges.txt";
+         name == "special_tokens_map.json" || name == "added_tokens.json" ||
+         name == "chat_template.jinja" || name == "vocab.json" || name == "merges.txt";
 }
 
 result<std::string> hash_file(const fs::path& path, const work_watch& watch) {

@@ -7,9 +7,10 @@
 namespace ordermoe::model {
 
 answer_text::answer_text(std::shared_ptr<const tokenizer> tokens,
-                         std::vector<std::string> stop_strings)
+                         std::vector<std::string> stop_strings,
+                         std::span<const std::int32_t> before)
     : stop_strings_(std::move(stop_strings)) {
-  if (tokens) decoder_ = std::make_unique<streaming_decoder>(std::move(tokens));
+  if (tokens) decoder_ = std::make_unique<streaming_decoder>(std::move(tokens), before);
   std::erase(stop_strings_, "");
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@ namespace ordermoe::model {
 class answer_text {
  public:
   /// `tokens` may be null: the answer has no text then, and no stop string is ever found.
-  answer_text(std::shared_ptr<const tokenizer> tokens, std::vector<std::string> stop_strings);
+  /// `before`: the ids that the answer goes on behind (streaming_decoder).
+  answer_text(std::shared_ptr<const tokenizer> tokens, std::vector<std::string> stop_strings,
+              std::span<const std::int32_t> before = {});
 
   /// Adds an id. Returns the text that can be handed out now and was not before.
   std::string push(std::int32_t id);

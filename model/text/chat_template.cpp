@@ -301,6 +301,16 @@ result<std::vector<std::int32_t>> chat_template::encode(
     const tokenizer& tokens, std::span<const chat_message> messages) const {
   const auto made = parts(messages);
   if (!made) return made.error();
+  if (format_ == chat_format::chatml)
+    for (const std::string_view marker : {std::string_view("<|im_start|>"), std::string_view(end_)})
+      if (const auto id = tokens.special_id(marker);
+          !id || std::ranges::count(tokens.encode_inside(marker), *id) != 1)
+        return error{errc::mismatch,
+                     fmt::format("the chat template writes '{}', the tokenizer has no such token "
+                                 "and would take it for plain text; copy added_tokens.json, "
+                                 "tokenizer_config.json and tokenizer.json from where the model "
+                                 "came from, or {}",
+                                 marker, remedy)};
   // A plain text, as a prompt is one.
   if (format_ == chat_format::question) return tokens.encode(made->front().text);
   std::vector<std::int32_t> ids;

@@ -60,9 +60,9 @@ class chat_template {
   result<std::string> render(std::span<const chat_message> messages) const;
 
   /// The same as ids. Each turn of an `inst` conversation is encoded by itself, so that text in it
-  /// never becomes a special token; with the other formats, special tokens that a message writes
+  /// never becomes a special token of the template; with the other formats, special tokens that a message writes
   /// out are taken for such, as Hugging Face's library does. Errors: those of render; mismatch
-  /// where the tokenizer lacks a special token of the template.
+  /// where the tokenizer lacks a special token of the template, or a marker of `chatml`.
   result<std::vector<std::int32_t>> encode(const tokenizer& tokens,
                                            std::span<const chat_message> messages) const;
 

@@ -274,9 +274,14 @@ result<sentencepiece_model> sentencepiece_model::parse(std::string_view bytes) {
   return read;
 }
 
-std::optional<std::int32_t> sentencepiece_model::control_id(std::string_view text) const {
-  const auto found = std::ranges::find_if(
-      pieces_, [&](const piece& p) { return p.type == kind::control && p.text == text; });
+const std::string& sentencepiece_model::text_of(std::int32_t id) const {
+  return pieces_[static_cast<std::size_t>(id)].text;
+}
+
+std::optional<std::int32_t> sentencepiece_model::special_id(std::string_view text) const {
+  const auto found = std::ranges::find_if(pieces_, [&](const piece& p) {
+    return (p.type == kind::control || p.type == kind::user_defined) && p.text == text;
+  });
   if (found == pieces_.end()) return std::nullopt;
   return static_cast<std::int32_t>(found - pieces_.begin());
 }
@@ -499,7 +504,15 @@ std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) con
   return ids;
 }
 
-std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids) const {
+bool sentencepiece_model::begins_text(std::int32_t id) const {
+  const piece& p = pieces_[static_cast<std::size_t>(id)];
+  if (p.type == kind::control) return false;
+  return !remove_extra_whitespaces_ || p.type == kind::byte || p.type == kind::unknown ||
+         p.text != space_symbol;
+}
+
+std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids,
+                                        text_place place) const {
   std::string text;
   std::string bytes;
   const auto flush = [&] {
@@ -510,7 +523,7 @@ std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids) co
     }
     bytes.clear();
   };
-  bool at_start = true;
+  bool at_start = place == text_place::beginning;
   bool space_taken = false;
   for (const std::int32_t id : ids) {
     const piece& p = pieces_[static_cast<std::size_t>(id)];

@@ -19,6 +19,9 @@
 /// training.
 namespace ordermoe::model {
 
+/// Where decoded ids stand in their text: the space that encoding puts before a text is taken away at its beginning alone.
+enum class text_place { beginning, further };
+
 class sentencepiece_model {
  public:
   sentencepiece_model(sentencepiece_model&&) = default;
@@ -32,12 +35,17 @@ class sentencepiece_model {
   /// -1 where there is no such piece, as in T5's models; then there is one that ends a text.
   std::int32_t bos_id() const { return bos_id_; }
   std::int32_t eos_id() const { return eos_id_; }  ///< -1 where there is no such piece.
-  /// The control piece of this text.
-  std::optional<std::int32_t> control_id(std::string_view text) const;
+  /// Precondition: the id is in [0, size()), here and below.
+  const std::string& text_of(std::int32_t id) const;
+  /// The control or user-defined piece of this text.
+  std::optional<std::int32_t> special_id(std::string_view text) const;
   /// Ids of the text alone, without beginning or end.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  /// Precondition: all ids are in [0, size()).
-  std::string decode(const std::vector<std::int32_t>& ids) const;
+  std::string decode(const std::vector<std::int32_t>& ids,
+                     text_place place = text_place::beginning) const;
+  /// Whether text that begins with this piece has begun behind it: not behind a control piece, nor behind a space alone
+  /// where such a beginning is left out.
+  bool begins_text(std::int32_t id) const;
 
  private:
   enum class kind { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };

@@ -22,7 +22,8 @@ class tokenizer {
  public:
   /// Reads FOLDER/tokenizer.model or FOLDER/spiece.model, T5's name (SentencePiece), or, where
   /// there is neither, FOLDER/tokenizer.json (byte-level BPE; model/text/tokenizer_json.hpp says which).
-  /// Errors: not_found, malformed, out_of_range, unsupported, and for tokenizer.json mismatch.
+  /// Tokens that were added to a SentencePiece model are read from beside it (model/text/added_token_files.hpp).
+  /// Errors: not_found, malformed, out_of_range, unsupported, and for JSON files mismatch.
   static result<std::shared_ptr<const tokenizer>> load(const std::filesystem::path& folder);
   /// A tokenizer.model in memory; `place` is what messages name. Errors: malformed, out_of_range, unsupported.
   static result<std::shared_ptr<const tokenizer>> parse_sentencepiece(std::string_view bytes,
@@ -42,19 +43,31 @@ class tokenizer {
   /// Control and special tokens are left out; ids beyond the vocabulary and bytes that form no
   /// character become U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// The same for ids that go on with a text: a space that they begin with is part of it.
+  virtual std::string decode_further(std::span<const std::int32_t> ids) const {
+    return decode(ids);
+  }
+  /// Whether ids behind these go on with a text of theirs; not so where these show nothing.
+  virtual bool has_begun(std::span<const std::int32_t>) const { return false; }
 };
 
 /// Decodes a growing list of ids piece by piece and never hands out half a UTF-8 character.
 class streaming_decoder {
  public:
-  explicit streaming_decoder(std::shared_ptr<const tokenizer> tokens);
+  /// `before`: the ids that those to come go on behind, as an answer goes on behind its prompt; empty where a text of its
+  /// own begins, as an encoder-decoder's answer is one.
+  explicit streaming_decoder(std::shared_ptr<const tokenizer> tokens,
+                             std::span<const std::int32_t> before = {});
   /// Adds an id; returns the text that is complete now and was not handed out before.
   std::string push(std::int32_t id);
   /// What is left at the end, incomplete characters replaced by U+FFFD.
   std::string finish();
 
  private:
+  std::string decoded(std::span<const std::int32_t> ids) const;
+
   std::shared_ptr<const tokenizer> tokens_;
+  bool has_begun_ = false;
   std::vector<std::int32_t> ids_;
   std::size_t handed_out_ = 0;
 };

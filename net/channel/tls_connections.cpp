@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "net/channel/busy_poll.hpp"
@@ -181,6 +182,7 @@ class all_tls_connections final : public connections, public room_keeper {
     for (auto& acceptor : acceptors_) accept(*acceptor);
     thread_ = std::thread([this] {
       thread_id_ = std::this_thread::get_id();
+      // What its user throws ends the program here, with what() on standard error: nobody could say what was lost with it.
       run();
     });
   }
@@ -222,9 +224,10 @@ class all_tls_connections final : public connections, public room_keeper {
     const auto connected = [this, which, now](error_code why) {
       now->limit.cancel();
       if (why) return now->fail(why);
-      const auto made =
-          make(std::move(now->socket),
-               std::make_unique<tls_channel>(options_.identity, which, options_.dials_for));
+      const auto made = made_or_none(std::move(now->socket), [&] {
+        return std::make_unique<tls_channel>(options_.identity, which, options_.dials_for);
+      });
+      if (!made) return now->fail(no_memory());
       now->done(connection_ptr(made));
       begin(made);
     };
@@ -299,6 +302,17 @@ class all_tls_connections final : public connections, public room_keeper {
     return std::make_shared<tls_connection>(std::move(socket), std::move(tls), *this);
   }
 
+  /// Null where memory is exhausted: the socket is closed then, and nobody else is hurt.
+  template <class Channel>
+  tls_connection_ptr made_or_none(tcp::socket socket, Channel channel) {
+    try {
+      return make(std::move(socket), channel());
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
+  static error_code no_memory() { return make_error_code(boost::system::errc::not_enough_memory); }
+
   void begin(const tls_connection_ptr& with) {
     if (with->closed) return;
     with->write();
@@ -313,7 +327,9 @@ class all_tls_connections final : public connections, public room_keeper {
       if (failed) return accept_later(from, failed);
       error_code ignored;
       const auto remote = socket.remote_endpoint(ignored);
-      const auto made = make(std::move(socket), std::make_unique<tls_channel>(options_.identity));
+      const auto made = made_or_none(
+          std::move(socket), [this] { return std::make_unique<tls_channel>(options_.identity); });
+      if (!made) return accept_later(from, no_memory());
       made->remote = to_string(address{remote.address().to_string(), remote.port()});
       user_.accepted(made);
       begin(made);

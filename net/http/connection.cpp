@@ -490,7 +490,7 @@ void connection::refuse(int status, std::string_view what) {
 void connection::linger() {
   state_ = state::lingering;
   in_.consume(in_.size());
-  stream_->end_writing();
+  stream_->end_writing([self = shared_from_this()] {});
   set_timer(linger_time);
   read();
 }

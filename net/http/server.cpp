@@ -1,6 +1,7 @@
 #include "net/http/server.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "net/http/connection.hpp"
+#include "net/http/open_files.hpp"
 
 namespace ordermoe::net {
 
@@ -27,6 +29,16 @@ using http_detail::connection;
 namespace {
 
 constexpr std::chrono::milliseconds accept_again(100);
+
+/// A group may read it, as certificates of a system are handed to a service.
+result<void> check_not_everybodys(const std::string& key) {
+  struct stat found {};
+  if (::stat(key.c_str(), &found) != 0 || (found.st_mode & S_IROTH) == 0) return {};
+  return error{errc::mismatch,
+               fmt::format("{}: found mode {:o}, expected a key that not everybody can read: "
+                           "chmod 600, or 640 for a group",
+                           key, found.st_mode & 0777)};
+}
 
 result<std::unique_ptr<asio::ssl::context>> context_of(const http_tls_files& files) {
   auto made = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
@@ -41,6 +53,7 @@ result<std::unique_ptr<asio::ssl::context>> context_of(const http_tls_files& fil
                  fmt::format("{}: no certificate in PEM can be read ({}); expected "
                              "that of this server, its chain behind it",
                              files.certificate, problem.message())};
+  if (auto kept = check_not_everybodys(files.key); !kept) return kept.error();
   made->use_private_key_file(files.key, asio::ssl::context::pem, problem);
   if (problem)
     return error{
@@ -186,8 +199,8 @@ class http_server::content {
     if (problem) return;
     ++side_.figures.accepted;
     // A crowd is not given a handshake each only to be turned away.
-    const bool is_full = connections_.size() - turned_away_.size() >= options_.limits.connections;
-    if (is_full && (tls_ || turned_away_.size() >= options_.limits.connections)) return;
+    const bool is_full = connections_.size() - turned_away_.size() >= room_.served;
+    if (is_full && (tls_ || turned_away_.size() >= room_.turned_away)) return;
     const auto made = std::make_shared<connection>(
         side_,
         tls_ ? http_detail::accepted_tls_stream(std::move(socket), *tls_)
@@ -197,7 +210,7 @@ class http_server::content {
     if (is_full) turned_away_.insert(made.get());
     if (is_full)
       made->refuse(503, fmt::format("{} connections are open, no more are taken; try again later",
-                                    options_.limits.connections));
+                                    room_.served));
     else
       made->open();
   }
@@ -208,6 +221,7 @@ class http_server::content {
   }
 
   http_server_options options_;
+  const connection_room room_ = room_for_connections(options_.limits.connections);
   http_handler handler_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);

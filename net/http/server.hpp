@@ -26,11 +26,13 @@ struct http_limits {
   std::chrono::milliseconds write_time{
       30'000};                          ///< That the peer may take to read anything at all.
   std::size_t unsent_bytes = 4u << 20;  ///< That may wait for the peer to read them.
+  /// Fewer where few files may be open (open_files.hpp).
   std::size_t connections = 1024;
 };
 
 struct http_tls_files {
-  std::string certificate, key;  ///< PEM; the certificate's file may hold a chain.
+  /// PEM; the certificate's file may hold a chain, the key's is nothing that everybody may read.
+  std::string certificate, key;
 };
 
 struct http_server_options {
@@ -77,7 +79,8 @@ result<void> check_listen(const http_server_options& options);
 
 class http_server {
  public:
-  /// Errors: io where it cannot listen there, usage where others could reach it and may not, malformed for files of TLS.
+  /// Errors: io where it cannot listen there, usage where others could reach it and may not, malformed for files of TLS, mismatch for a
+  /// key that everybody can read.
   static result<std::unique_ptr<http_server>> start(http_server_options options,
                                                     http_handler handler);
   /// stop().

@@ -2,6 +2,9 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -59,9 +62,10 @@ class plain final : public byte_stream {
         ::send(socket_.native_handle(), what.data(), what.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return n > 0 ? static_cast<std::size_t>(n) : 0;
   }
-  void end_writing() override {
+  void end_writing(std::function<void()> told) override {
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    told();
   }
   void close() override {
     error_code ignored;
@@ -96,9 +100,15 @@ class tls final : public byte_stream {
   void write(std::string_view what, done told) override {
     asio::async_write(stream_, asio::buffer(what.data(), what.size()), std::move(told));
   }
-  void end_writing() override {
-    error_code ignored;
-    stream_.next_layer().shutdown(tcp::socket::shutdown_send, ignored);
+  /// Asio's own way also waits for the peer's goodbye, and takes what else comes for an error, behind which nothing is read.
+  void end_writing(std::function<void()> told) override {
+    goodbye_ = goodbye();
+    asio::async_write(stream_.next_layer(), asio::buffer(goodbye_),
+                      [this, told = std::move(told)](const error_code&, std::size_t) {
+                        error_code ignored;
+                        stream_.next_layer().shutdown(tcp::socket::shutdown_send, ignored);
+                        told();
+                      });
   }
   void close() override {
     error_code ignored;
@@ -106,8 +116,22 @@ class tls final : public byte_stream {
   }
 
  private:
+  /// The record that says that nothing comes behind it; empty where there is no session. Nothing else is written from then on.
+  std::string goodbye() {
+    auto* const session = stream_.native_handle();
+    auto* const out = BIO_new(BIO_s_mem());
+    if (out == nullptr) return {};
+    SSL_set0_wbio(session, out);
+    SSL_shutdown(session);
+    ERR_clear_error();
+    char* bytes = nullptr;
+    const auto n = BIO_get_mem_data(out, &bytes);
+    return n > 0 ? std::string(bytes, static_cast<std::size_t>(n)) : std::string();
+  }
+
   asio::ssl::stream<tcp::socket> stream_;
   asio::ssl::stream_base::handshake_type end_;
+  std::string goodbye_;
 };
 
 }  // namespace

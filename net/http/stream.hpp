@@ -36,8 +36,8 @@ class byte_stream {
   /// How much of it is written at once: what there is room for, or nothing. While no write() is under way; on any thread,
   /// but not beside end_writing() or close().
   virtual std::size_t write_now(std::string_view) { return 0; }
-  /// Says that nothing more is written.
-  virtual void end_writing() = 0;
+  /// Says that nothing more is written; all that was is. `told` once it is said, or cannot be; this lives until then.
+  virtual void end_writing(std::function<void()> told) = 0;
   virtual void close() = 0;
 };
 

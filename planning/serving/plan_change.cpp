@@ -145,7 +145,8 @@ void plan_changes::do_here(actions& todo, change_step step, std::string text) {
 
 std::vector<change_action> plan_changes::hear(std::uint32_t from, const change_message& message) {
   actions todo;
-  if (from < n_servers_ && from != self_) take(todo, from, message);
+  // One that is none any more was lost with what it sent, some of which may still have been on its way.
+  if (from < n_servers_ && from != self_ && !absent_.contains(from)) take(todo, from, message);
   return todo;
 }
 

@@ -123,7 +123,7 @@ class plan_changes {
   /// from when all have prepared until the commit. Error: failed, where a change is under way here or a member is lost;
   /// names it.
   result<std::vector<change_action>> begin(change_id change, std::string plan, bool holds);
-  /// From another server.
+  /// From another server; nothing where that is no member.
   std::vector<change_action> hear(std::uint32_t from, const change_message& message);
   /// What it was told to do here is done, or cannot be: why.
   std::vector<change_action> step_done(change_id change, const std::string& why = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -273,6 +274,39 @@ BOOST_AUTO_TEST_CASE(outputs_go_to_the_token_the_own_server_or_over_the_link) {
   BOOST_REQUIRE_EQUAL(frames.size(), 1u);
   BOOST_TEST((*wire::decode_output(frames[0], world.context->wire) == output));
   BOOST_TEST(world.token.heard() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_end_what_waits_for_them_by_name) {
+  // Where a call goes, nobody would take its outputs in.
+  one_compute world;
+  auto asked = world.call(2);
+  asked.call.x[0] = std::numeric_limits<float>::infinity();
+  world.tell(world.computing, asked);
+  world.run_all();
+  const auto frames = world.sent(2, wire::frame_kind::output);
+  BOOST_REQUIRE_EQUAL(frames.size(), 1u);
+  const auto output = wire::decode_output(frames[0], world.context->wire);
+  BOOST_REQUIRE(output.has_value());
+  BOOST_TEST(output->problem == "experts of layer 1 on server 1 give numbers that are not finite");
+  BOOST_TEST((output->code == static_cast<std::uint8_t>(errc::failed)));
+  BOOST_TEST(output->y.empty());
+  BOOST_TEST((output->rows == std::vector<wire::output_row>{{0, wire::whole_row}}));
+  // Nor the rows of a token; others of its batch go on, and its own keys and values go nowhere.
+  one_compute attending;
+  attending.open();
+  attending.open(number + 1);
+  attending.attend(0, 0, number + 1);  // Runs at once; the others join while it does.
+  auto work = attending.attention(0);
+  work.ids.clear();
+  work.hidden.assign(attending.context->wire.hidden_size, std::numeric_limits<float>::infinity());
+  work.stream = true;
+  attending.tell(attending.computing, work);
+  attending.attend(1, 0, number + 1);
+  attending.run_all();
+  BOOST_TEST(attending.token.only<actors::work_failed>().what.message ==
+             "the attention of layer 0 gives numbers that are not finite");
+  BOOST_TEST(attending.attended().size() == 2u);
+  BOOST_TEST(attending.server.count<actors::kv_written>() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(outputs_of_a_call_under_the_plan_before_say_so) {

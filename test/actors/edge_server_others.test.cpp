@@ -1,3 +1,4 @@
+#include "net/session/session.hpp"
 #include "planning/serving/load_board.hpp"
 #include "test/actors/one_server.hpp"
 
@@ -324,6 +325,177 @@ BOOST_AUTO_TEST_CASE(rows_that_went_nowhere_end_every_request_that_keeps_some_th
   elsewhere.reserve();
   elsewhere.tell(elsewhere.edge, actors::undeliverable{frame_kind::kv, 2, foreign, 0});
   BOOST_TEST(elsewhere.failures(0).empty());
+}
+
+BOOST_AUTO_TEST_CASE(rows_that_went_nowhere_end_own_requests_with_rows_there_too) {
+  one_server world;
+  world.open();
+  world.submit();
+  world.grant();
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+  world.tell(world.edge, actors::undeliverable{frame_kind::kv, 2, own + 9, 0});
+  BOOST_TEST(world.finish() == "failed");
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+}
+
+BOOST_AUTO_TEST_CASE(rows_that_no_session_takes_end_their_request_alone_and_say_why) {
+  one_server world;
+  world.open();
+  world.submit();
+  world.grant();
+  world.reserve();
+  world.tell(world.edge, actors::undeliverable{frame_kind::kv, 2, foreign, 0, 70u << 20});
+  const auto failures = world.failures(0);
+  BOOST_REQUIRE_EQUAL(failures.size(), 1u);
+  BOOST_TEST(failures[0].request == foreign);
+  BOOST_TEST(says(failures[0].text, "a kv frame of 73400320 bytes to server 2 (s2)"),
+             failures[0].text);
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+}
+
+BOOST_AUTO_TEST_CASE(many_rows_go_in_several_frames_where_sessions_carry_them) {
+  constexpr std::size_t n = 140, bytes = 512 << 10;
+  const std::size_t most =
+      net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::kv)];
+  BOOST_REQUIRE_GT(n * bytes, most);
+  const auto frames_of = [&](bool over_sessions, bool two_requests) {
+    one_server world;
+    if (over_sessions) world.context->seat.emplace();
+    world.open();
+    actors::kv_written written;
+    written.content.layer = 2;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      written.content.blocks.push_back({own, 0, i, 1, std::vector<std::uint8_t>(bytes)});
+      // At layer 2 the rows of server 1's users are there and at server 2, of server 0's everywhere.
+      written.access.push_back(two_requests && i == 0 ? 0 : world.id);
+      written.epochs.push_back(1);
+    }
+    world.tell(world.edge, written);
+    return world.sent(2, frame_kind::kv);
+  };
+  for (const bool two_requests : {false, true}) {
+    BOOST_TEST(frames_of(false, two_requests).size() == 1u);
+    const auto frames = frames_of(true, two_requests);
+    BOOST_TEST(frames.size() > 10u);
+    std::uint32_t next = 0;
+    for (const auto& each : frames) {
+      BOOST_TEST(each.bytes.size() < most / 8);
+      BOOST_TEST(each.epoch == 1u);
+      next += each.kv_rows;
+    }
+    BOOST_TEST(next == n);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_loss_of_one_that_a_token_called_before_it_left_ends_its_request) {
+  const auto departed = [](std::uint32_t first, planning::server_mask called) {
+    return actors::token_departed{{foreign, 0, 0, first}, serving::step_of(0, true), called};
+  };
+  // Server 2 has no rows of it, and server 0, where the token is now, may be connected to it.
+  const auto begin = [](one_server& world) {
+    world.keep_rows_at(0, 0b011);
+    world.open();
+    world.reserve();
+    world.receive(0, world.token_at(0, 0));
+  };
+  {
+    one_server world;
+    begin(world);
+    world.tell(world.edge, departed(0, 0b100));
+    world.happens(2, what::down);
+    const auto failures = world.failures(0);
+    BOOST_REQUIRE_EQUAL(failures.size(), 1u);
+    BOOST_TEST(failures[0].request == foreign);
+    BOOST_TEST(says(failures[0].text, "server 2 (s2) is not connected"));
+  }
+  {
+    one_server world;
+    begin(world);
+    world.tell(world.edge, departed(0, 0));
+    world.happens(2, what::down);
+    BOOST_TEST(world.failures(0).empty());
+  }
+  {
+    // It was here again meanwhile, so that what it had called was in.
+    one_server world;
+    begin(world);
+    world.tell(world.edge, departed(0, 0b100));
+    world.receive(0, world.token_at(0, 2));
+    world.happens(2, what::down);
+    BOOST_TEST(world.failures(0).empty());
+  }
+  {
+    // A later position of the answer is, while that of a prompt says nothing of those before.
+    for (const std::uint32_t later : {2u, 4u}) {
+      one_server world;
+      begin(world);
+      world.tell(world.edge, departed(0, 0b100));
+      world.receive(0, world.token_at(later, 0));
+      world.happens(2, what::down);
+      BOOST_TEST(world.failures(0).size() == (later == 2 ? 1u : 0u));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(decisions_name_a_server_that_is_away_only_where_they_have_to) {
+  one_server world;
+  // All experts on servers 1 and 2, but one on server 2 alone.
+  auto content = world.plan();
+  content.experts.clear();
+  for (std::uint32_t layer = 0; layer < world.n_layers; ++layer)
+    for (std::uint32_t expert = 0; expert < world.n_experts; ++expert)
+      for (const std::size_t server : {1, 2}) {
+        if (server == 1 && expert == 0) continue;
+        planning::placed_expert each;
+        each.server = server_id{server};
+        each.layer = layer_id{layer};
+        each.expert = expert_id{expert};
+        content.experts.push_back(each);
+      }
+  world.view->placed = world.plan_of_epoch(1, std::move(content));
+  const auto selecting = world.keep(actors::spawn_selector(world.system(), world.id));
+  world.view->selector = selecting;
+  world.open();
+  world.tell(selecting, actors::decide_by{world.view, {world.view->placed}});
+  const auto executor = [&](std::size_t wanted) {
+    actors::select_query query;
+    query.token = world.token.as<actors::token_actor>();
+    query.epoch = 1;
+    query.access = world.id;
+    query.hidden = query.normed = {1};
+    query.logits.assign(world.n_experts, 0);
+    query.logits[wanted] = 9;
+    query.logits[5] = 5;
+    query.allowance = {0};
+    world.tell(selecting, actors::select_batch{{query}});
+    return world.token.take<actors::decided>().choice.rows.at(0).executed.at(0).server;
+  };
+  // There is so much to do here that it is worth the way.
+  world.tell(world.edge, actors::compute_load{100'000'000});
+  BOOST_TEST(executor(4) == 2u);
+  world.happens(2, what::down);
+  BOOST_TEST(executor(4) == 1u);
+  BOOST_TEST(executor(0) == 2u);
+  // What is told of waits meanwhile does not change that.
+  world.tell(world.edge, actors::compute_load{200'000'000});
+  BOOST_TEST(executor(4) == 1u);
+  world.happens(2, what::up);
+  BOOST_TEST(executor(4) == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_begins_without_those_that_are_away_and_takes_them_in_as_they_come) {
+  one_server world;
+  world.context->seat.emplace();
+  const auto plan = std::exchange(world.view->placed, nullptr);
+  world.attach();
+  world.happens(0, what::up);
+  BOOST_TEST(world.selector.heard() == 0u);
+  world.install({plan});
+  const auto report = world.selector.take<wire::load_report>();
+  BOOST_TEST(report.link_wait_ns[0] == 0);
+  BOOST_TEST(report.link_wait_ns[2] > 100'000'000'000);
+  world.happens(2, what::up);
+  BOOST_TEST(world.selector.only<wire::load_report>().link_wait_ns[2] == 0);
 }
 
 BOOST_AUTO_TEST_CASE(other_frames_that_went_nowhere_end_nothing) {

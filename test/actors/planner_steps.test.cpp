@@ -13,12 +13,16 @@ struct joint_planner : one_planner {
   test::probe admin{*this};
   std::vector<std::size_t> loaded;  ///< How many experts were asked for, each time.
   error load_fails;
+  std::size_t most_failed = SIZE_MAX, failed = 0;  ///< So often.
 
   explicit joint_planner(bool roomy = true) {
     if (!roomy) leave_little_room();
     work.load = [this](std::uint64_t, const std::function<bool(layer_id, expert_id)>& hosts)
         -> result<std::shared_ptr<const model::transformer>> {
-      if (!load_fails.message.empty()) return load_fails;
+      if (!load_fails.message.empty() && failed < most_failed) {
+        ++failed;
+        return load_fails;
+      }
       std::size_t n = 0;
       for (std::uint32_t layer = 0; layer < n_layers; ++layer)
         for (std::uint32_t expert = 0; expert < n_experts; ++expert)
@@ -335,6 +339,49 @@ BOOST_AUTO_TEST_CASE(an_abort_leads_back_from_every_step_before_the_commit) {
       world.step(change_step::prepare, 9, world.next_plan(), "", holds);
       BOOST_TEST(world.answer() == "");
     }
+}
+
+BOOST_AUTO_TEST_CASE(
+    experts_that_cannot_be_read_back_are_asked_for_again_and_nothing_begins_before_they_are) {
+  using serving::change_step;
+  joint_planner world(false);
+  const auto before = test::probe_server::plan();
+  const auto plan = world.next_plan();
+  world.step(change_step::prepare, 7, plan, "", true);
+  world.step(change_step::hold);
+  world.held_here();
+  // The target's cannot be read, nor, at first, those that it took the place of.
+  world.load_fails = {errc::io, "the disk is away"};
+  world.most_failed = 3;
+  world.admin.forget();
+  world.step(change_step::install);
+  BOOST_TEST(says(world.answer(), "the disk is away"));
+  world.step(change_step::abort, 7, nullptr, "it did not install");
+  BOOST_TEST(world.failed == 2u);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.recorder.only<actors::plan_change>().refused == "it did not install");
+  BOOST_TEST(says(world.recorder.only<actors::problem>().what.message, "the disk is away"));
+  BOOST_TEST(world.servers[0].count<actors::resume_admission>() == 0u);
+  BOOST_TEST(world.told().lacks_under == 1u);
+  BOOST_TEST(world.epochs_of(world.told()) == std::vector<std::uint64_t>{1},
+             boost::test_tools::per_element());
+  // No other change takes the place of what is missing.
+  world.admin.forget();
+  world.step(change_step::prepare, 9, plan, "", true);
+  BOOST_TEST(says(world.answer(), "are not back"), world.answer());
+  while (world.failed < 3) BOOST_REQUIRE(world.run_next());
+  BOOST_TEST(world.servers[0].count<actors::resume_admission>() == 0u);
+  BOOST_TEST(world.loaded.empty());
+  while (world.loaded.empty()) BOOST_REQUIRE(world.run_next());
+  // First without what the next plan had, as then.
+  BOOST_REQUIRE_EQUAL(world.loaded.size(), 2u);
+  BOOST_TEST(world.loaded[1] == world.hosted(before, before));
+  BOOST_TEST(world.told().lacks_under == 0u);
+  BOOST_TEST(bool(world.told().model));
+  BOOST_TEST(world.servers[0].count<actors::resume_admission>() == 1u);
+  world.admin.forget();
+  world.step(change_step::prepare, 9, plan, "", true);
+  BOOST_TEST(world.answer() == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_in_time_fails_the_step_and_all_go_back) {

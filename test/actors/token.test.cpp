@@ -624,18 +624,40 @@ BOOST_AUTO_TEST_CASE(a_lost_server_is_nothing_to_a_token_that_awaits_no_output) 
   attending.spawn();
   attending.tell(attending.token, actors::server_lost{2});
   BOOST_TEST(attending.server.heard() == 0u);
-  // What ran here is added; what it awaited of others before goes to its residence.
-  one_token leaving;
-  leaving.state.ids = {11, 12};
-  leaving.state.allowance = {40, 40};
-  leaving.at_layer(1);
-  leaving.spawn();
-  leaving.decide(2, {{here}, {here, there}});
-  leaving.tell(leaving.token, actors::server_lost{2});
-  BOOST_TEST(!leaving.gone());
-  leaving.deliver(1, {{0, whole_row}}, 50.0f, 1);
-  BOOST_TEST(leaving.gone_at(1));
-  BOOST_TEST(leaving.travelled(2).slots.size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(before_it_leaves_it_ends_with_a_server_that_it_called_for_its_residence) {
+  one_token world;
+  world.state.ids = {11, 12};
+  world.state.allowance = {40, 40};
+  world.at_layer(1);
+  world.spawn();
+  // The first row runs here alone; the other one's outputs go to server 0.
+  world.decide(0, {{here}, {here, there}});
+  world.tell(world.token, actors::server_lost{0});
+  BOOST_TEST(!world.gone());
+  world.tell(world.token, actors::server_lost{2});
+  BOOST_TEST(world.gone_at(1));
+  const auto report = world.server.only<wire::failure_report>();
+  BOOST_TEST(report.text.find("server 2 (s2)") != std::string::npos);
+  BOOST_TEST(world.sent(0, frame_kind::token).empty());
+}
+
+BOOST_AUTO_TEST_CASE(where_it_leaves_it_says_whom_it_called_for_its_residence) {
+  const auto called = [](std::uint32_t residence, const one_token::rows& executed, bool awaits) {
+    one_token world;
+    world.state.ids.assign(executed.size(), 11);
+    world.state.allowance.assign(executed.size(), 40);
+    world.at_layer(1);
+    world.spawn();
+    world.decide(residence, executed);
+    if (awaits) world.deliver(1, {{0, whole_row}}, 50.0f, 1);
+    return world.server.only<actors::token_departed>().called;
+  };
+  BOOST_TEST(called(0, {{there}}, false) == 0b100u);
+  BOOST_TEST(called(0, {{here, there}}, false) == 0b100u);
+  BOOST_TEST(called(0, {{here}}, true) == 0u);
+  BOOST_TEST(called(0, {{here}, {here, there}}, true) == 0b100u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

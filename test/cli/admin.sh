@@ -23,6 +23,10 @@ expect "all nodes in a line each" 0 '^UN +s2 +1 +0\.0 +0 +0 .* 2/2$' "${admin[@]
 expect "a node's sessions" 0 '^s2 +token +[0-9]+ ' "${admin[@]}" --node s1 peers
 expect "links as stated and as found" 0 '^s0 +s1 +yes +[0-9.]+ ' "${admin[@]}" topology
 expect "which experts are where" 0 '^1 +s[012] +[0-9]' "${admin[@]}" experts --layer 1
+for verb in members "plan show" experts; do
+  # shellcheck disable=SC2086
+  "${admin[@]}" $verb >told.txt && grep -q '^strategy: layer-shards' told.txt && grep -q '^placement: ' told.txt || fail "$verb does not tell the strategy: $(head -n 5 told.txt)"
+done
 expect "a layer that is none" 2 'found layer 99, expected 0 to 5' "${admin[@]}" experts --layer 99
 expect "a request that is none" 2 'request 7 is not being answered at s0' "${admin[@]}" requests show 7
 expect "the log's level" 0 '^level: info' "${admin[@]}" log level get
@@ -34,6 +38,7 @@ expect "the plan" 0 '^s0 +[0-9]+ +[0-9]+' "${admin[@]}" plan show
 expect "the policy" 0 '"omega_time"' "${admin[@]}" policy get
 expect "no requests" 0 '^request +phase' "${admin[@]}" requests list
 expect "a verb that is none" 2 "nonsense" "${admin[@]}" nonsense
+expect "a group without its verb" 2 'admin plan: a subcommand is missing; expected one of show, history' "${admin[@]}" plan
 expect "help has an example" 0 'ordermoe admin --dir edge plan apply' "$ordermoe" admin --help
 expect "options of all verbs behind one" 0 '^UN +s1 +1 +yes' "$ordermoe" admin members --node s1 --dir edge
 expect "and before it" 0 '^UN +s1 +1 +yes' "$ordermoe" admin --node s1 members --dir edge
@@ -92,6 +97,8 @@ expect "a verb of a group" 0 '' "${keys[@]}" 'plan h\t\n' '^epoch +reason'
 expect "an option behind a verb" 0 '' "${keys[@]}" 'resume s1 --dr\t\n' 'nothing was done; would be operation'
 expect "verbs that begin alike" 0 '' "${keys[@]}" 'p\t' '^ +peers ' '^ +plan ' '^ +policy '
 expect "a line that ends none" 0 '' "${keys[@]}" 'nonsense\t\nquit later\n'
+expect "what is misspelt is told, and the next line follows" 0 '' "${keys[@]}" 'mebers\nplan\nmembers\n' "^error: unknown verb 'mebers'; did you mean members" \
+  '^error: plan: a verb is missing; expected one of show' '^UN +s2 '
 
 # ---------------------------------------------------------------------------------------- another plan
 
@@ -101,7 +108,7 @@ expect "it differs" 0 'gains \(layer.expert\)' "${admin[@]}" plan diff
 would_be() { printf '%s\n' 'plan apply' 'drain s2' '--dry-run drain s1' members | "${admin[@]}" --dry-run; }
 expect "a console that only asks what would be does nothing" 0 '^epoch: 1' would_be
 expect "and says so each time" 0 '^3$' bash -c "printf '%s\\n' 'plan apply' 'drain s2' '--dry-run drain s1' | '$ordermoe' admin --dir edge --dry-run | grep -c 'nothing was done'"
-expect "what is no order needs no --dry-run" 0 'stand alone on a line' bash -c "echo '--dry-run help' | '$ordermoe' admin --dir edge"
+expect "what is no order needs no --dry-run" 2 'stand alone on a line' bash -c "echo '--dry-run help' | '$ordermoe' admin --dir edge"
 expect "a line's --dry-run is not the next one's" 0 '^1$' bash -c "printf '%s\\n' '--dry-run resume s2' 'resume s2' | '$ordermoe' admin --dir edge | grep -c 'nothing was done'"
 expect "what would be" 0 'nothing was done; would be operation s0.1.[0-9]+, epoch 1 -> 2' "${admin[@]}" --dry-run plan apply
 "$ordermoe" run --prompts many.jsonl --max-new-tokens 24 --connect "$at" --dir edge --json 2>errors.txt </dev/null | answers >loaded.txt &
@@ -115,9 +122,11 @@ done
 expect "it is kept" 0 '"epoch": 2' grep -m1 '"epoch"' edge/plan.json
 expect "what routers chose is told" 0 '"rows": [1-9]' "${admin[@]}" --json drift
 expect "and kept with its time where some were counted" 0 '^\{"version":2,"profile":"[0-9a-f]{64}","written_ms":[0-9]{13},"activation":"' cat edge/nodes/s?/state/counts.json
-printf 'plan propose --strategy layer-shards\nplan apply --drain-s 5\nplan history\nnot a verb\npolicy set omega_time=0.75\nquit\nmembers\n' |
+printf 'plan propose --strategy layer-shards\nplan apply --drain-s 5\nplan history\npolicy set omega_time=0.75\nquit\nmembers\n' |
   "${admin[@]}" --node s2 >lines.txt 2>&1 || fail "lines are read: $(head -n 3 lines.txt)"
-for pattern in 'epoch 2 -> 3' '^epoch +reason' 'omega_time": 0.75' 'not'; do
+printf '# what follows fails\ndrain s9\npolicy set omega_time=0.5\n' | "${admin[@]}" --json >said.txt 2>errors.txt
+[[ $? -eq 2 && ! -s said.txt ]] && grep -q "^ordermoe: line 2: found node 's9'" errors.txt || fail "lines that nobody types go on behind a failure: $(cat said.txt errors.txt)"
+for pattern in 'epoch 2 -> 3' '^epoch +reason' 'omega_time": 0.75'; do
   grep -qE -- "$pattern" lines.txt || fail "lines: expected '$pattern', got: $(head -n 20 lines.txt)"
 done
 grep -q '^state' lines.txt && fail "a line after quit is read"
@@ -158,6 +167,9 @@ eventually does_not_hold || fail "a revoked token holds"
 expect "a node is drained" 0 '^drained: yes' "${admin[@]}" drain s0
 expect "its users are told" 1 's0\) is drained; ask another node' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 4 --connect "$at" --dir edge
 expect "it says so" 0 '^UL +s0' "${admin[@]}" --node s0 members
+expect "so does the cluster's status" 1 '^s0 +127[^ ]+ +drained ' "$ordermoe" cluster status --dir edge
+expect "with how to end that" 1 '2 of 3 nodes serve; s0 is drained: .*resume s0' "$ordermoe" cluster status --dir edge
+expect "texts are scored without it" 0 's0 is drained: others are asked in its place' "$ordermoe" eval --tokens 100 --connect "$at" --dir edge
 expect "it is resumed" 0 '^drained: no' "${admin[@]}" resume s0
 "$ordermoe" run --prompts many.jsonl --max-new-tokens 24 --connect "$at" --dir edge --json 2>errors.txt </dev/null | answers >after.txt
 cmp -s reference.txt after.txt || fail "answers afterwards: $(head -n 2 errors.txt)"
@@ -172,6 +184,11 @@ expect "the cluster starts again" 0 '' "$ordermoe" cluster start --dir edge
 has_policy() { "${admin[@]}" policy get | grep -q 'omega_time": 0.75'; }
 eventually has_policy || fail "the policy is not kept"
 expect "by the plan that it had" 0 '^epoch: 3' "${admin[@]}" members
+"${admin[@]}" drain s0 >/dev/null || fail "a node is drained again"
+kill -9 "$(cat edge/nodes/s1/pid)"
+expect "who is missing is started, also where another is drained" 0 'starting s1; already there: s0, s2' "$ordermoe" cluster start --dir edge
+expect "a drain lasts meanwhile" 0 '^UL +s0' "${admin[@]}" --node s0 members
+"${admin[@]}" resume s0 >/dev/null || fail "a node is resumed again"
 kill -9 "$(cat edge/nodes/s1/pid)"
 expect "a plan needs everybody" 1 'not connected, and every server has to take part|was lost|plan in force' bash -c "$(printf '%q ' "${admin[@]}") plan propose --strategy exact >/dev/null; for _ in {1..100}; do $(printf '%q ' "${admin[@]}") members | grep -q '^DN' && break; sleep 0.1; done; $(printf '%q ' "${admin[@]}") plan apply"
 # A flag goes before the environment.
@@ -189,6 +206,8 @@ lines = [json.loads(line) for line in open(sys.argv[1])]
 assert all({"time", "level", "node", "event"} <= line.keys() and line["node"] == "s1" for line in lines)
 assert {"node.ready", "session.up", "client.came", "node.ends"} <= {line["event"] for line in lines}, lines
 PYTHON
+expect "a log makes no folders" 1 'log: nowhere/s1.log: there is no folder nowhere; make it' "$ordermoe" node --config edge/nodes/s1/node.toml --log-file nowhere/s1.log
+[[ ! -e nowhere ]] || fail "a log made a folder"
 expect "a level that is none" 2 "ORDERMOE_LOG_LEVEL: found 'loud', expected one of debug" env ORDERMOE_LOG_LEVEL=loud "$ordermoe" node --config edge/nodes/s1/node.toml
 
 ((failures == 0)) || { echo "$failures checks failed"; exit 1; }

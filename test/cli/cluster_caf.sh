@@ -9,7 +9,7 @@ printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompt
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
 run=("$ordermoe" run --prompts prompts.jsonl --max-new-tokens 24 --json)
 up=("$ordermoe" cluster up --model "$model" --cluster three.toml --max-positions 400 --threads 1)
-expect "a channel that is none is refused" 2 '--channel: quic not in' "${up[@]}" --channel quic --dir odd
+expect "a channel that is none is refused" 2 "--channel: found 'quic'; expected one of asio, caf" "${up[@]}" --channel quic --dir odd
 
 # Tokens go from server to server: the strategy with the most frames.
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port "$(ports 8)" --dir edge

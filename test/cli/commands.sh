@@ -62,6 +62,14 @@ expect "logits are written" 0 '"vocabulary": 768' "$ordermoe" model logits --mod
 [[ $(head -c 6 logits.npy | tail -c 5) == NUMPY ]] || { echo "FAILED: logits.npy is no NumPy file"; failures=$((failures + 1)); }
 expect "ids outside the vocabulary are refused" 2 'vocabulary|id' "$ordermoe" model logits --model "$model" --ids 1,99999 --out x.npy
 expect "a bad id is refused" 2 "found 'two'" "$ordermoe" model logits --model "$model" --ids 1,two --out x.npy
+expect "no command is wanted without its verb" 2 'ordermoe: cluster: a subcommand is missing; expected one of draw' "$ordermoe" cluster
+expect "a value that is none has one that is near" 2 "ordermoe: --strategy: found 'ordremoe'; did you mean ordermoe" "$ordermoe" run --model "$model" --prompts prompts.jsonl --strategy ordremoe
+expect "or all that there are" 2 "--mode: found 'x'; expected one of emulated, local, reference" "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode x
+expect "costs may be measured" 2 'expected one of .*, measured; choose' "$ordermoe" run --model "$model" --costs nothing
+expect "a file is no folder" 2 'config.json: found a file, expected a folder' "$ordermoe" model inspect --model "$model/config.json"
+mkdir carded && printf '# card\n\n    ordermoe model train --shape x --out FOLDER\n' >carded/CARD.md
+expect "a model that is here by its card has its command" 2 'found CARD.md and no model; .*made by .ordermoe model train --shape x --out FOLDER.' "$ordermoe" model inspect --model carded
+expect "data that are not there are named by their variable" 2 'ORDERMOE_DATA /nope: no such folder' env ORDERMOE_DATA=/nope "$ordermoe" demo
 expect "a missing model folder is named" 2 '/nowhere' "$ordermoe" model inspect --model /nowhere
 
 expect "the reference answers" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --max-new-tokens 8 --json
@@ -132,6 +140,12 @@ report() { "$ordermoe" run "$@" --json 2>/dev/null </dev/null | sed '/host_secon
 report "${quick[@]}" --quality-budget 1 --prompts four.txt --max-new-tokens 4 >own.json
 report --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 4 >with-plan.json
 [[ -s own.json ]] && cmp -s own.json with-plan.json || { echo "FAILED: a saved plan runs differently"; failures=$((failures + 1)); }
+expect "a plan with another budget is tuned anew, and that is said" 0 'saved.json is for 1 %: tuning it for 2 %; --save-plan keeps it' "$ordermoe" run --model "$model" --cluster "$cluster" --plan saved.json \
+  --prompts four.txt --max-new-tokens 2 --quality-budget 2
+"$ordermoe" run --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 2 2>&1 >/dev/null </dev/null | grep 'tuning it' && fail "a plan with its own budget is said to be tuned"
+expect "a budget is something" 2 '--quality-budget: found nothing' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts four.txt --quality-budget ""
+expect "what was not estimated is not told" 0 '"estimated_token_ms": null' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy random --out random.json --json
+expect "a plan tells its strategy" 0 '"strategy": "random"' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy random --out random.json --json
 expect "a plan's budget can be left out" 0 '"quality_budget_percent": 0' "$ordermoe" run --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 2 --ablate substitution --json
 expect "a plan of another strategy is refused" 2 'made for the strategy ordermoe, not for exact' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts four.txt --plan plan.json --strategy exact
 expect "a plan of another model is refused" 2 'made for the model lineage' "$ordermoe" run --model "$data/models/upcycled" --cluster "$cluster" --prompts four.txt --plan plan.json
@@ -222,7 +236,7 @@ expect "the reference needs no profile" 0 'token_ids' "$ordermoe" run --model ba
 for bad in "--temperature nan" "--rate nan" "--rate -1" "--adapt-weights nan" "--horizon -1" "--horizon 1e9" "--seed -1" \
   "--seed 010" "--seed 18446744073709551616" "--max-new-tokens -3" "--replan-on-drift inf" "--search-steps 0" "--threads 1x"; do
   # shellcheck disable=SC2086
-  expect "run refuses $bad" 2 "^${bad%% *}: found '${bad#* }'" "$ordermoe" run "${on_cluster[@]}" $bad
+  expect "run refuses $bad" 2 "^ordermoe: ${bad%% *}: found '${bad#* }'" "$ordermoe" run "${on_cluster[@]}" $bad
 done
 for bad in nan -3 0 1e300; do
   expect "plan refuses --concurrency $bad" 2 '--concurrency: found' "$ordermoe" plan "${quick[@]}" --concurrency "$bad"
@@ -377,7 +391,7 @@ until_interruptible() {
 }
 until_interruptible $!
 kill -INT $! && wait $!
-if [[ $? -ne 1 || -e interrupted.json ]]; then
+if [[ $? -ne 130 || -e interrupted.json ]]; then
   echo "FAILED: an interrupted calibration left a file or the wrong exit code"
   failures=$((failures + 1))
 fi
@@ -385,10 +399,24 @@ fi
 "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 100000000 --out never.json 2>/dev/null &
 until_interruptible $!
 sleep 2 && kill -INT $! && begin=$EPOCHREALTIME && wait $!
-if [[ $? -ne 1 || -e never.json ]] || ((${EPOCHREALTIME/./} - ${begin/./} > 5000000)); then
+if [[ $? -ne 130 || -e never.json ]] || ((${EPOCHREALTIME/./} - ${begin/./} > 5000000)); then
   echo "FAILED: an interrupted plan left a file, took too long or has the wrong exit code"
   failures=$((failures + 1))
 fi
+# By the signal itself, which a shell tells from an exit code of 130; SIGTERM with 143.
+ended_by() {
+  python3 - "$1" "$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json <<'PYTHON'
+import signal, subprocess, sys, time
+child = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+catches = lambda: any(line.startswith("SigCgt") and int(line.split()[1], 16) & 2 for line in open(f"/proc/{child.pid}/status"))
+while child.poll() is None and not catches():
+    time.sleep(0.05)
+child.send_signal(getattr(signal, sys.argv[1]))
+print(child.wait())
+PYTHON
+}
+expect "an interrupt is the signal's" 0 '^-2$' ended_by SIGINT
+expect "an end that was asked for has its code" 0 '^143$' ended_by SIGTERM
 leftovers=$(find . -name '*.partial' -o -name '*.json.??????' | head -n 1)
 [[ -z $leftovers ]] || { echo "FAILED: left behind: $leftovers"; failures=$((failures + 1)); }
 

@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -255,6 +256,77 @@ BOOST_AUTO_TEST_CASE(a_gateway_that_the_host_ends_cancels_what_it_submitted) {
   caf::anon_send_exit(gateway, caf::exit_reason::user_shutdown);
   BOOST_TEST(heard.wait().finish == "cancelled");
   BOOST_TEST(bool(node.ask({.text = question, .max_tokens = 2})));
+}
+
+/// A node that was declared before the host's system ends after it.
+BOOST_AUTO_TEST_CASE(a_hosts_system_may_end_before_a_node_that_runs_elsewhere) {
+  const test::scratch_folder scratch;
+  auto node = test::started(test::options_in(scratch));
+  auto over = std::async(std::launch::async, [&] {
+    host_program host;
+    told_actors all;
+    test::heard_answer heard;
+    const auto gateway = gateway_of(host, node);
+    caf::anon_send(gateway,
+                   api::submit_prompt{1,
+                                      {.text = question, .max_tokens = 4},
+                                      receiver_of(host.system.spawn(reader, &heard, &all))});
+    caf::scoped_actor self{host.system};
+    self->request(gateway, caf::infinite, api::ask_node_status{})
+        .receive([](const api::node_status& told) { BOOST_TEST(told.json != ""); },
+                 [](const caf::error&) { BOOST_ERROR("no status"); });
+    BOOST_TEST(heard.wait().ids.size() == 4u);
+  });
+  BOOST_TEST((over.wait_for(std::chrono::seconds(30)) == std::future_status::ready));
+  // It goes on, and forgets that there was one.
+  host_program another;
+  const auto gateway = gateway_of(another, node);
+  BOOST_TEST(bool(node.ask({.text = question, .max_tokens = 2})));
+  BOOST_TEST(bool(node.stop()));
+}
+
+/// No thread is given while it lives, whoever may ask for more than others.
+class without_threads {
+ public:
+  without_threads() {
+    ::pthread_attr_init(&before_);
+    BOOST_REQUIRE(::pthread_getattr_default_np(&before_) == 0);
+    pthread_attr_t vast;
+    ::pthread_attr_init(&vast);
+    BOOST_REQUIRE(::pthread_attr_setstacksize(&vast, std::size_t{1} << 50) == 0);
+    BOOST_REQUIRE(::pthread_setattr_default_np(&vast) == 0);
+    ::pthread_attr_destroy(&vast);
+  }
+  ~without_threads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+BOOST_AUTO_TEST_CASE(a_status_without_a_thread_to_wait_for_it_is_a_problem_and_the_gateway_stays) {
+  const test::scratch_folder scratch;
+  host_program host;
+  auto node = started_in(host, scratch);
+  const auto gateway = gateway_of(host, node);
+  caf::scoped_actor self{host.system};
+  const auto ask = [&] {
+    api::node_status heard;
+    self->request(gateway, caf::infinite, api::ask_node_status{})
+        .receive([&](const api::node_status& told) { heard = told; },
+                 [](const caf::error&) { BOOST_ERROR("no answer"); });
+    return heard;
+  };
+  {
+    const without_threads here;
+    const auto told = ask();
+    BOOST_REQUIRE(told.why.has_value());
+    BOOST_TEST(test::says(told.why->message, "no thread"));
+  }
+  BOOST_TEST(!ask().why.has_value());
+  BOOST_TEST(bool(node.stop()));
 }
 
 /// A node of its own system, and gateways of two programs' systems at once.

@@ -376,6 +376,7 @@ BOOST_AUTO_TEST_CASE(a_host_program_that_ends_does_not_wait_for_a_plan) {
     kept_log log;
     std::stop_source end;
     auto options = options_of(cluster, 0, log);
+    options.longest = std::chrono::milliseconds::max();
     options.give_up = end.get_token();
     auto starting = std::async(std::launch::async, [&] { return api::node::start(options); });
     log.wait_for("plan.wanted");

@@ -167,6 +167,18 @@ BOOST_AUTO_TEST_CASE(a_log_is_told_nothing_once_it_is_to_be_silent) {
   BOOST_TEST(n == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_client_may_wait_for_as_long_as_it_takes) {
+  const test::scratch_folder scratch;
+  const auto folder = test::prepare_cluster(scratch);
+  const auto node = member(folder, 0);
+  constexpr auto longest = std::chrono::milliseconds::max();
+  auto client = api::node::connect(
+      {.address = node.listens_at().at(0), .folder = folder.path.string(), .longest = longest});
+  BOOST_REQUIRE_MESSAGE(client, (client ? "" : client.problem().message));
+  const auto told = client->order({.verb = "status", .longest = longest});
+  BOOST_TEST(bool(told), (told ? "" : told.problem().message));
+}
+
 BOOST_AUTO_TEST_CASE(whoever_cannot_connect_is_told_why) {
   const test::scratch_folder scratch;
   const auto folder = test::prepare_cluster(scratch);

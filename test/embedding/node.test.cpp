@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "embedding/configuration.hpp"
 #include "test/embedding/fixture.hpp"
 
 /// The face without actors, with all servers in this process.
@@ -98,6 +99,37 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_started_is_a_problem_that_names_the_place) {
         o.quality_percent = 1;
       },
       problem_code::usage, "exact has no budget");
+}
+
+BOOST_AUTO_TEST_CASE(charges_that_nobody_names_are_those_of_the_plan_or_the_models_own) {
+  const test::scratch_folder scratch;
+  auto options = test::options_in(scratch);
+  options.costs = {};
+  job work;
+  const auto charged_by = [&] {
+    const auto made = embedding::configure(options, work);
+    BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+    return made->costs.name;
+  };
+  BOOST_TEST(charged_by() == "measured");
+  for (const std::string costs : {"measured", "mixtral-8x7b"}) {
+    setup::world_options wanted;
+    wanted.model = options.model;
+    wanted.cluster = options.cluster;
+    wanted.costs = costs;
+    const auto world = setup::load_world(wanted, work);
+    BOOST_REQUIRE(world.has_value());
+    setup::preparation_request request;
+    request.strategy = "local-only";
+    const auto ready = setup::prepare(*world, request, work);
+    BOOST_REQUIRE(ready.has_value());
+    options.plan = scratch.write(costs + ".json", setup::plan_file_json(*world, request, *ready));
+    BOOST_TEST(charged_by() == costs);
+  }
+  options.costs = "measured";
+  const auto other = embedding::configure(options, work);
+  BOOST_REQUIRE(!other.has_value());
+  BOOST_TEST((other.error().code == errc::mismatch));
 }
 
 BOOST_AUTO_TEST_CASE(a_prompt_that_cannot_be_answered_is_told_why_and_others_go_on) {

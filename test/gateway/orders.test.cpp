@@ -31,8 +31,9 @@ net::http_fields bearer(const std::string& token) {
 /// An order that is on its way when it returns.
 std::unique_ptr<net::raw_client> begin_order(const scene& at, const std::string& body,
                                              const std::string& token,
-                                             const std::string& fields = {}) {
-  auto client = std::make_unique<net::raw_client>(at.at);
+                                             const std::string& fields = {},
+                                             const char* from = nullptr) {
+  auto client = std::make_unique<net::raw_client>(at.at, 0, from);
   client->send("POST /admin/orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + fields +
                "Authorization: Bearer " + token +
                "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
@@ -269,6 +270,24 @@ BOOST_AUTO_TEST_CASE(a_crowd_of_strangers_holds_up_nobody_who_is_known) {
   BOOST_TEST(answered(at, at.n_orders(), "ada", refusal(errc::usage, "token"))
                  .starts_with("HTTP/1.1 401"));
   BOOST_TEST(begin_order(at, drain, "ada")->all().starts_with("HTTP/1.1 429"));
+}
+
+BOOST_AUTO_TEST_CASE(a_crowd_of_strangers_throws_away_nothing_of_who_is_known) {
+  scene at([](gateway_options& options) { options.orders.hold = 20ms; });
+  const auto began = begin_order(at, R"({"verb":"plan.apply","node":"s1"})", "ada")->all();
+  BOOST_TEST_REQUIRE(status_of(began) == 202);
+  const auto where = path + "/" + body_of(began)["order"].get<std::string>();
+  at.wait_for_order(0).sink(done);
+  for (std::size_t i = 0; i < order_desk::most_kept; ++i) {
+    // As many addresses as it takes not to be told to come later.
+    const auto from = "127.0.1." + std::to_string(1 + i / order_desk::most_strangers_a_second);
+    const auto stranger = begin_order(at, drain, "guess" + std::to_string(i), {}, from.c_str());
+    at.wait_for_order(1 + i).sink(refusal(errc::usage, "token"));
+    // The latter where somebody else needed the machine.
+    const auto told = status_of(stranger->all());
+    BOOST_TEST((told == 401 || told == 202), told);
+  }
+  BOOST_TEST(at.fetch("GET", where, "", bearer("ada")).status == 200);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_tokens_of_one_address_are_tried_so_often_a_second) {

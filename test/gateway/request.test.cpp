@@ -283,6 +283,29 @@ BOOST_AUTO_TEST_CASE(a_chat_is_read_as_it_is_meant) {
   BOOST_TEST(how.quality_percent.value() == 7);
 }
 
+BOOST_AUTO_TEST_CASE(an_answer_may_be_said_again_as_openais_library_writes_it) {
+  const auto said = [](const std::string& members) {
+    return R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)" +
+           members + R"(},{"role":"user","content":"c"}]})";
+  };
+  for (const char* members :
+       {R"("refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null)",
+        R"("refusal":null,"annotations":null,"tool_calls":[],"reasoning_content":null)"}) {
+    const auto read = parse_chat(said(members), limits);
+    BOOST_TEST(!read.problem.has_value(), (read.problem ? read.problem->message : ""));
+    BOOST_TEST(read.content.messages.size() == 3u);
+  }
+  const bad_case cases[] = {
+      {said(R"("tool_calls":[{"id":"x"}])"), "messages[1].tool_calls", "unknown_parameter"},
+      {said(R"("function_call":{"name":"f"})"), "messages[1].function_call", "unknown_parameter"},
+      {said(R"("audio":{"id":"x"})"), "messages[1].audio", "unknown_parameter"},
+      {said(R"("annotations":[{}])"), "messages[1].annotations", "unknown_parameter"},
+      {said(R"("tool_calls":{})"), "messages[1].tool_calls", "unknown_parameter"},
+      {said(R"("tool_call_id":null)"), "messages[1].tool_call_id", "unknown_parameter"},
+  };
+  for (const auto& each : cases) check(parse_chat(each.body, limits).problem, each);
+}
+
 BOOST_AUTO_TEST_CASE(a_completion_has_openais_defaults_and_every_kind_of_prompt) {
   const auto one =
       parse_completion(R"({"prompt":"a","seed":18446744073709551615,"best_of":1})", limits);

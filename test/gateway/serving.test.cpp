@@ -420,7 +420,10 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_refused_as_openai_does) {
 }
 
 BOOST_AUTO_TEST_CASE(keys_are_asked_for_but_by_health) {
-  scene at([](gateway_options& options) { options.keys = api_keys({"0123456789abcdef"}); });
+  scene at([](gateway_options& options) {
+    options.keys = api_keys({"0123456789abcdef"});
+    options.pages = ORDERMOE_DATA "/dashboard";
+  });
   auto reply = at.fetch("GET", "/v1/models");
   BOOST_TEST(reply.status == 401);
   BOOST_TEST(json::parse(reply.body)["error"]["code"].is_null());
@@ -439,6 +442,14 @@ BOOST_AUTO_TEST_CASE(keys_are_asked_for_but_by_health) {
     const auto told = stranger.all();
     BOOST_TEST(told.starts_with("HTTP/1.1 4"), told);
     BOOST_TEST(told.find("\"error\"") != told.npos, told);
+  }
+  // Nor where there is nothing that a body could say, whoever asks.
+  for (const char* line : {"GET /", "GET /health", "HEAD /health/live", "GET /dashboard/page.js"}) {
+    net::raw_client stranger(at.at);
+    stranger.send(std::string(line) + " HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n{");
+    const auto told = stranger.all();
+    BOOST_TEST(told.starts_with("HTTP/1.1 200"), line << ": " << told.substr(0, 200));
+    BOOST_TEST(told.find("Connection: close\r\n") != told.npos, line);
   }
   // What comes behind a body is no field of its request.
   net::raw_client late(at.at);
@@ -490,6 +501,33 @@ BOOST_AUTO_TEST_CASE(texts_become_tokens_and_texts_again) {
   BOOST_TEST(json::parse(reply.body)["prompt"] == "Q: 75 * 5");
   reply = at.fetch("POST", "/tokenize", question + "}");
   BOOST_TEST(json::parse(reply.body)["tokens"].size() > told["tokens"].size());
+}
+
+BOOST_AUTO_TEST_CASE(more_tokens_than_a_context_has_become_no_text) {
+  const scene at;
+  const auto asked = [&](std::size_t n) {
+    return at.fetch("POST", "/detokenize",
+                    json{{"tokens", std::vector<std::int32_t>(n, 1)}}.dump());
+  };
+  BOOST_TEST(asked(512).status == 200);
+  const auto reply = asked(513);
+  BOOST_TEST(reply.status == 400);
+  const auto told = json::parse(reply.body)["error"];
+  BOOST_TEST(told["param"] == "tokens");
+  BOOST_TEST(told["code"] == "context_length_exceeded");
+}
+
+BOOST_AUTO_TEST_CASE(a_models_name_may_have_what_a_path_writes_otherwise) {
+  const scene at([](gateway_options& options) { options.model.id = "a/b c%"; });
+  const auto asked = [&](const std::string& name) {
+    return at.fetch("GET", "/v1/models/" + name).status;
+  };
+  BOOST_TEST(asked("a%2Fb%20c%25") == 200);
+  BOOST_TEST(asked("a/b%20c%25") == 200);
+  BOOST_TEST(asked("a%2fb%20c%") == 200, "what is no escape stays as it is");
+  BOOST_TEST(asked("a%2Fb%20c%2525") == 404, "once, and not again");
+  BOOST_TEST(asked("a%2Fb%20c%2") == 404);
+  BOOST_TEST(asked("%00%ff") == 404);
 }
 
 BOOST_AUTO_TEST_CASE(status_and_figures_are_told) {

@@ -151,6 +151,7 @@ BOOST_AUTO_TEST_CASE(fields_that_change_the_computation_are_refused_by_name) {
       {qwen3_moe, "shared_expert_intermediate_size", 64},
       {qwen3_moe, "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
       {qwen3_moe, "use_qk_norm", false},
+      {qwen3_moe, "dual_chunk_attention_config", {{"chunk_size", 262144}, {"local_size", 8192}}},
       {olmoe, "clip_qkv", 8.0},
       {olmoe, "attention_bias", true},
       {olmoe, "head_dim", 32},
@@ -190,6 +191,25 @@ BOOST_AUTO_TEST_CASE(fields_that_a_family_cannot_do_without_are_asked_for) {
     content.erase(field);
     check_error(read(content), errc::malformed, {"config.json", field, "is absent"});
   }
+}
+
+BOOST_AUTO_TEST_CASE(qwen3_may_name_its_number_of_experts_as_mixtral_does) {
+  const auto golden = std::filesystem::path(ORDERMOE_TEST_DATA) / "golden/qwen3-moe";
+  auto content = json::parse(fixture::need(ordermoe::read_file(golden / "config.json")));
+  const auto before = om::model_config_json(fixture::need(read(content)));
+  const std::size_t n = content.at("num_experts");
+  content["num_local_experts"] = n;
+  BOOST_TEST(om::model_config_json(fixture::need(read(content))) == before);
+  content.erase("num_experts");
+  BOOST_TEST(om::model_config_json(fixture::need(read(content))) == before);
+  content["num_experts"] = n + 1;
+  check_error(read(content), errc::mismatch,
+              {"config.json", "num_local_experts", std::to_string(n), std::to_string(n + 1)});
+  // Of Qwen2's files the name is not known.
+  auto other = content_of(om::family::qwen2_moe);
+  other["num_local_experts"] = other.at("num_experts");
+  other.erase("num_experts");
+  check_error(read(other), errc::malformed, {"num_experts", "is absent"});
 }
 
 BOOST_AUTO_TEST_CASE(fields_that_change_nothing_are_accepted) {

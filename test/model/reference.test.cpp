@@ -129,6 +129,24 @@ BOOST_AUTO_TEST_CASE(an_empty_prompt_is_refused_with_what_to_do) {
                        ordermoe::errc::out_of_range, {"prompt is empty", "give at least one"});
 }
 
+BOOST_AUTO_TEST_CASE(an_answer_goes_on_with_the_text_of_its_prompt) {
+  const auto tokens = fixture::tiny_tokenizer();
+  auto options = sampled(30, 4);
+  // A word that a space begins.
+  const auto word = tokens->encode_inside("the").front();
+  BOOST_REQUIRE(tokens->decode_further({&word, 1}).starts_with(' '));
+  std::size_t began_with_spaces = 0;
+  for (options.request = 0; options.request < 40; ++options.request) {
+    const auto made = make(options, tokens.get());
+    began_with_spaces += made.text.starts_with(' ');
+    auto all = prompt;
+    all.insert(all.end(), made.token_ids.begin(), made.token_ids.end());
+    // Half a character at its end is told by as many signs as it has bytes, either way.
+    BOOST_TEST(tokens->decode(prompt) + made.text == tokens->decode(all));
+  }
+  BOOST_TEST(began_with_spaces > 0u);
+}
+
 BOOST_AUTO_TEST_CASE(the_text_ends_before_the_first_stop_string) {
   const auto tokens = fixture::tiny_tokenizer();
   const auto whole = make(sampled(50, 4), tokens.get());

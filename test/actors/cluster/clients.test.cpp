@@ -333,6 +333,40 @@ BOOST_AUTO_TEST_CASE(who_is_another_node_or_revoked_is_refused_and_why_is_known)
   BOOST_TEST(told.problem() == "s0 is not connected");
 }
 
+BOOST_AUTO_TEST_CASE(a_node_that_is_revoked_later_is_cut_off_and_asked_nothing_more) {
+  two_nodes world;
+  world.connect();
+  heard before, after[2];
+  world.ask(0, before);
+  world.await_frames(0, 1);
+  world.authority.revoke("s0");
+  world.await_up(1);
+  BOOST_TEST(!world.asks->is_up(0));
+  BOOST_TEST(before.has_ended());
+  BOOST_TEST(says(before.problem(), "s0 went away: "), before.problem());
+  BOOST_TEST(says(world.asks->problem(0), "revoked"), world.asks->problem(0));
+  for (auto& each : after) world.asks->submit_to_any({0, {}, request_of(0)}, each.sink());
+  world.await_frames(1, 2);
+  BOOST_TEST(world.node[0]->n_frames() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(who_asks_takes_up_a_certificate_that_was_renewed) {
+  two_nodes world;
+  world.connect();
+  const auto folder = world.authority.identity("s0")->files().certificate.parent_path();
+  BOOST_REQUIRE(net::renew(folder, "ann", {}).has_value());
+  BOOST_REQUIRE(net::revoke(folder, "ann", net::revoke_which::all_but_latest).has_value());
+  // They let in none any more with the one before.
+  for (const std::size_t i : {0u, 1u}) world.start(i);
+  world.await_up(2);
+  heard told;
+  const auto ref = world.ask(0, told);
+  world.await_frames(0, 1);
+  world.say_end(0, ref);
+  BOOST_TEST(told.has_ended());
+  BOOST_TEST(told.problem() == "");
+}
+
 BOOST_AUTO_TEST_CASE(a_node_that_does_not_answer_keeps_no_other_waiting) {
   two_nodes world;
   test::forwarder silent;

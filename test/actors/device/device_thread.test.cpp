@@ -137,6 +137,47 @@ BOOST_AUTO_TEST_CASE(who_reads_the_network_goes_back_to_it_where_each_batch_lead
   BOOST_TEST(world.done_by_helper > 0);
 }
 
+BOOST_AUTO_TEST_CASE(what_takes_long_is_left_to_the_device_from_the_first_batch_on) {
+  const auto add_rows = [](threaded_device& world, std::uint32_t n) {
+    world.thread.queue([n](batch_queue& waiting) {
+      // Of no request that has room for them, so that they take no time.
+      auto& work = waiting.joinable(work_kind::attend, 0, 0).attends.emplace_back();
+      work.first = 1;
+      work.n = n;
+    });
+  };
+  {
+    threaded_device world;
+    actors::lending_unit unit(&world.system);
+    world.helper = std::this_thread::get_id();
+    world.thread.begin_helping();
+    std::this_thread::sleep_for(50ms);  // By then the device's thread sleeps.
+    add_rows(world, 1000);
+    BOOST_TEST(!world.thread.help(&unit));
+    unit.lend([] {});
+    BOOST_TEST(world.wait_for(1));
+    BOOST_TEST(world.done_by_helper == 0);
+  }
+  // Nor is it run because those before were short.
+  threaded_device world;
+  actors::lending_unit unit(&world.system);
+  world.helper = std::this_thread::get_id();
+  world.thread.begin_helping();
+  int added = 0;
+  const auto add = [&](std::uint32_t n_rows) {
+    add_rows(world, n_rows);
+    const bool helped = world.thread.help(&unit);
+    unit.lend([] {});
+    BOOST_REQUIRE(world.wait_for(++added));
+    std::this_thread::sleep_for(1ms);
+    return helped;
+  };
+  while (added < 1000 && world.done_by_helper < 20) add(1);
+  BOOST_REQUIRE(world.done_by_helper >= 20);
+  std::this_thread::sleep_for(50ms);
+  BOOST_TEST(!add(1000));
+}
+
 BOOST_AUTO_TEST_CASE(frames_wait_for_what_short_batches_lead_to_and_none_stays_behind) {
   threaded_device world;
   world.sends = true;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
 #include "model/checkpoint/random_model.hpp"
 #include "model/checkpoint/verify.hpp"
@@ -56,6 +57,26 @@ BOOST_AUTO_TEST_CASE(bf16_to_fp32_and_back_keeps_every_bit) {
   const auto config =
       nlohmann::json::parse(fixture::need(ordermoe::read_file(wide / "config.json")));
   BOOST_TEST(config["torch_dtype"] == "float32");
+}
+
+BOOST_AUTO_TEST_CASE(what_chats_need_beside_the_weights_comes_along) {
+  const fixture::scratch_folder place;
+  const auto model = place.path() / "model";
+  fs::copy(fixture::tiny, model);
+  const std::pair<const char*, std::string> files[] = {
+      {"added_tokens.json", R"({"<|im_end|>": 320})"}, {"chat_template.jinja", "{{ 'A:' }}"}};
+  for (const auto& [name, text] : files)
+    BOOST_REQUIRE(ordermoe::write_file(model / name, text).has_value());
+  fixture::need(om::convert_model(model, place.path() / "wide", to(weight_storage::fp32)));
+  fixture::need(om::pack_model(model, place.path() / "packed", {}));
+  const auto all = [](ordermoe::layer_id, ordermoe::expert_id) { return true; };
+  fixture::need(om::write_part(model, place.path() / "part", "s0", all));
+  for (const char* made : {"wide", "packed", "part"})
+    for (const auto& [name, text] : files) BOOST_TEST_CONTEXT(made) {
+        const auto found = ordermoe::read_file(place.path() / made / name);
+        BOOST_REQUIRE(found.has_value());
+        BOOST_TEST(*found == text);
+      }
 }
 
 BOOST_AUTO_TEST_CASE(a_quantised_folder_gives_the_bits_of_quantising_when_loading) {

@@ -239,6 +239,41 @@ BOOST_AUTO_TEST_CASE(a_stream_hands_out_whole_characters_at_every_prefix_of_any_
   }
 }
 
+/// Of any ids, as an answer may have them.
+BOOST_AUTO_TEST_CASE(what_goes_on_behind_a_prompt_keeps_the_space_that_it_begins_with) {
+  for (const auto* folder : {"mixtral-tiny", "tokenizer-mixtral", "tokenizer-unigram"}) {
+    const auto tokens = load(folder);
+    const auto rest = [&](std::span<const std::int32_t> before, std::span<const std::int32_t> ids) {
+      om::streaming_decoder decoder(tokens, before);
+      std::string text;
+      for (const auto id : ids) text += decoder.push(id);
+      return text + decoder.finish();
+    };
+    const auto answer = tokens->encode_inside("sees a fox");
+    BOOST_TEST(rest({}, answer) == tokens->decode(answer));
+    BOOST_TEST(rest(tokens->encode("The cat"), answer) == " " + tokens->decode(answer));
+    const auto space = tokens->encode_inside("a").front();
+    for (const auto& before : {std::vector<std::int32_t>{}, {1}, {1, space}, {space}})
+      BOOST_TEST(tokens->decode(before) + rest(before, answer) == [&] {
+        auto all = before;
+        all.insert(all.end(), answer.begin(), answer.end());
+        return tokens->decode(all);
+      }());
+    ordermoe::random_stream random(35);
+    for (int round = 0; round < 300; ++round) {
+      // Half a character between the two would be neither's.
+      std::vector<std::int32_t> ids(80);
+      const auto n = random.below(4);
+      for (auto& id : ids) do {
+          id = static_cast<std::int32_t>(random.below(tokens->vocab_size()));
+        } while (tokens->decode(std::span(&id, 1)).find("\xef\xbf\xbd") != std::string::npos);
+      BOOST_REQUIRE_EQUAL(tokens->decode(std::span(ids).first(n)) +
+                              rest(std::span(ids).first(n), std::span(ids).subspan(n)),
+                          tokens->decode(ids));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(pieces_are_those_of_the_sentencepiece_programs) {
   check_pieces(fixture::tiny);
 }

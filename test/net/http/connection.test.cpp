@@ -64,7 +64,10 @@ class noting_stream final : public byte_stream {
     state_->room -= n;
     return n;
   }
-  void end_writing() override { state_->has_ended = true; }
+  void end_writing(std::function<void()> told) override {
+    state_->has_ended = true;
+    told();
+  }
   void close() override {
     // Whoever reads or writes has the connection, which has this.
     for (auto* each : {&state_->reader, &state_->writer})

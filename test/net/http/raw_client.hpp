@@ -19,9 +19,11 @@ namespace ordermoe::net {
 
 class raw_client {
  public:
-  explicit raw_client(const address& at, int receive_buffer = 0) {
+  /// `from`: the address of its own end; null: any.
+  explicit raw_client(const address& at, int receive_buffer = 0, const char* from = nullptr) {
     using boost::asio::ip::tcp;
     socket_.open(tcp::v4());
+    if (from != nullptr) socket_.bind({boost::asio::ip::make_address(from), 0});
     if (receive_buffer > 0)
       socket_.set_option(boost::asio::socket_base::receive_buffer_size(receive_buffer));
     socket_.connect({boost::asio::ip::make_address(at.host), at.port});

@@ -282,10 +282,11 @@ class world {
         wires_[{at, other}].emplace_back(self.words);
   }
 
-  /// It ends the session; the other end hears so.
+  /// It ends the session; the other end hears so. What was said of changes may still be on its way from there.
   void let_go(std::uint32_t at, std::uint32_t server) {
     end_visits(at, server);
-    wires_[{server, at}].clear();
+    std::erase_if(wires_[{server, at}],
+                  [](const parcel& each) { return !std::holds_alternative<change_message>(each); });
     wires_[{at, server}].clear();
     connected_.erase({at, server});
     lose(at, server);

@@ -68,6 +68,18 @@ BOOST_AUTO_TEST_CASE(who_is_not_connected_to_a_member_does_not_prepare) {
   BOOST_TEST((todo[0].step == change_step::prepare));
 }
 
+BOOST_AUTO_TEST_CASE(what_a_server_that_was_removed_had_sent_begins_nothing) {
+  plan_changes rules(0, 3);
+  rules.set_member(2, false);
+  BOOST_TEST(rules.hear(2, {1, change_message::what::prepare, "plan"}).empty());
+  BOOST_TEST((rules.phase() == change_phase::none));
+  BOOST_TEST(!rules.is_under_way());
+  BOOST_TEST(rules.begin(2, "plan", false).has_value());
+  // Nor does it end what the others do.
+  BOOST_TEST(rules.hear(2, {2, change_message::what::failed, "no"}).empty());
+  BOOST_TEST(rules.leads());
+}
+
 BOOST_AUTO_TEST_CASE(who_loses_a_member_that_the_leader_still_sees_ends_the_change) {
   plan_changes rules(1, 3);
   rules.hear(0, {1, change_message::what::prepare, "plan"});
