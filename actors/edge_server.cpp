@@ -166,9 +166,8 @@ void edge_server_state::tell_everybody() {
   self->send(view->selector, told);
   if (view->monitor) self->send(view->monitor, told);
   const auto content = wire::encode(told);
-  // Whoever is away hears it when it is back.
   for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-    if (peer != id && ((away >> peer) & 1u) == 0) view->send(self, peer, content);
+    if (peer != id) view->send(self, peer, content);
 }
 
 // -------------------------------------------------------------------------------- status and end

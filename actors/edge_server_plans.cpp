@@ -46,7 +46,6 @@ void edge_server_state::install(install_plans message) {
 }
 
 void edge_server_state::go_by(const install_plans& message) {
-  const bool is_first = !view->placed;
   let_go(message);
   for (const auto& content : message.plans) {
     const auto epoch = content->plan.epoch;
@@ -59,7 +58,6 @@ void edge_server_state::go_by(const install_plans& message) {
   view = live.at(message.begins_under);
   self->send(view->compute, attach_view{view, message.model, message.lacks_under});
   self->send(view->selector, decide_by{view, message.plans});
-  if (is_first && context().seat) tell_away(away);
   self->send(planner, plans_installed{message.number, id});
   told_ended = 0;
   check_ended();

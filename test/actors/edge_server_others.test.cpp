@@ -483,21 +483,6 @@ BOOST_AUTO_TEST_CASE(decisions_name_a_server_that_is_away_only_where_they_have_t
   BOOST_TEST(executor(4) == 2u);
 }
 
-BOOST_AUTO_TEST_CASE(a_node_begins_without_those_that_are_away_and_takes_them_in_as_they_come) {
-  one_server world;
-  world.context->seat.emplace();
-  const auto plan = std::exchange(world.view->placed, nullptr);
-  world.attach();
-  world.happens(0, what::up);
-  BOOST_TEST(world.selector.heard() == 0u);
-  world.install({plan});
-  const auto report = world.selector.take<wire::load_report>();
-  BOOST_TEST(report.link_wait_ns[0] == 0);
-  BOOST_TEST(report.link_wait_ns[2] > 100'000'000'000);
-  world.happens(2, what::up);
-  BOOST_TEST(world.selector.only<wire::load_report>().link_wait_ns[2] == 0);
-}
-
 BOOST_AUTO_TEST_CASE(other_frames_that_went_nowhere_end_nothing) {
   one_server world;
   world.open();
