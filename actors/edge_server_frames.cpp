@@ -91,12 +91,10 @@ void edge_server_state::tell_again(std::uint32_t peer) {
   if (told_links.number > nothing_told) tell_links(peer);
 }
 
-void edge_server_state::tell_away(planning::server_mask which) {
+void edge_server_state::tell_away(std::uint32_t peer) {
   // Longer than anything else that is weighed, and nobody's time.
   constexpr std::int64_t away_wait_ns = 1'000'000'000'000;
-  if (which == 0) return;
-  for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-    if ((which >> peer) & 1u) told.link_wait_ns[peer] = away_wait_ns;
+  told.link_wait_ns[peer] = away_wait_ns;
   if (tells_load) tell_everybody();
 }
 
@@ -108,7 +106,7 @@ void edge_server_state::end_own_with_rows_at(std::uint32_t peer) {
 
 void edge_server_state::lose(std::uint32_t peer) {
   if (!view->placed) return;
-  tell_away(planning::server_mask{1} << peer);
+  tell_away(peer);
   end_own_with_rows_at(peer);
   std::vector<std::uint64_t> of_peer;
   for (const auto& [request, held] : memory.sequences())

@@ -179,10 +179,11 @@ struct edge_server_state {
 
   /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
   void lose(std::uint32_t peer);
+  /// Requests of this server's users with KV rows there, some of which are lost.
   void end_own_with_rows_at(std::uint32_t peer);
 
   /// Whoever decides names a server that is not connected only where it has to.
-  void tell_away(planning::server_mask which);
+  void tell_away(std::uint32_t peer);
 
   /// A server that was away while a plan ended is back without it.
   void end_under_plans_of_before(std::uint32_t peer);

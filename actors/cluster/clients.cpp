@@ -11,13 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "config/json.hpp"
 #include "config/json_text.hpp"
-#include "net/channel/identity_keeper.hpp"
+#include "net/channel/identity_watch.hpp"
 #include "planning/strategies/quality_terms.hpp"
 
 namespace ordermoe::actors {
@@ -93,8 +92,7 @@ class cluster_clients::content final : public net::transport_user {
   result<void> begin(std::shared_ptr<const net::tls_identity> identity,
                      net::connections_maker carried_by) {
     net::transport_options options;
-    identity_ = std::make_unique<net::identity_keeper>(identity);
-    options.identity = std::move(identity);
+    options.identity = identity;
     options.carried_by = std::move(carried_by);
     for (const auto& each : nodes_) options.peers.push_back({each.name, each.at});
     options.is_client = true;
@@ -109,14 +107,14 @@ class cluster_clients::content final : public net::transport_user {
     transport_ = std::move(*transport);
     through_ = transport_.get();
     through_.notify_all();
-    identity_->tell([this](const auto& next) { transport_->use(next); });
-    looker_ = std::thread([this] { look_at_identity(); });
+    identity_ = std::make_unique<net::identity_watch>(
+        std::move(identity), [this](const auto& next) { transport_->use(next); });
     return {};
   }
 
   void stop() {
     if (!transport_) return;
-    stop_looking();
+    identity_.reset();
     transport_->stop();
     std::unique_lock lock(mutex_);
     has_stopped_ = true;
@@ -319,26 +317,6 @@ class cluster_clients::content final : public net::transport_user {
   }
 
  private:
-  /// Beside the thread that hears: a disk may be slow. Files that are broken change nothing, and are looked at again.
-  void look_at_identity() {
-    constexpr std::chrono::seconds look_again(1);
-    std::unique_lock lock(looker_mutex_);
-    while (!looks_ended_.wait_for(lock, look_again, [this] { return ends_looks_; })) {
-      lock.unlock();
-      static_cast<void>(identity_->look());
-      lock.lock();
-    }
-  }
-
-  void stop_looking() {
-    {
-      const std::lock_guard lock(looker_mutex_);
-      ends_looks_ = true;
-      looks_ended_.notify_all();
-    }
-    if (looker_.joinable()) looker_.join();
-  }
-
   std::shared_ptr<const told_turns> turns_now() const {
     const std::lock_guard lock(mutex_);
     return turns_;
@@ -675,11 +653,7 @@ class cluster_clients::content final : public net::transport_user {
     return true;
   }
 
-  std::unique_ptr<net::identity_keeper> identity_;
-  std::mutex looker_mutex_;  ///< Of the next two.
-  std::condition_variable looks_ended_;
-  bool ends_looks_ = false;
-  std::thread looker_;
+  std::unique_ptr<net::identity_watch> identity_;  ///< Null once it is stopped.
   std::unique_ptr<net::transport> transport_;
   std::atomic<net::transport*> through_ = nullptr;  ///< The same, for its own thread to wait for.
   mutable std::mutex mutex_;                        ///< Of everything below.
